@@ -1,0 +1,142 @@
+"""One macro per kind of target; every BUILD file of the tree uses these and nothing else."""
+
+load("@local_tf//:flags.bzl", "TF_COPTS")
+
+# What `-Wall -Wextra` finds in our own sources is an error; system headers are exempt.
+_COPTS = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
+_RUNNER = "//tools/bazel:run_module.py"
+_CONFTEST = ["//tests:conftest"]
+
+def tss_py_library(name, srcs = None, data = [], deps = []):
+    """A Python module.
+
+    Args:
+      name: target name; the module is <name>.py unless `srcs` says otherwise.
+      srcs: source files; an `__init__.py` belongs to the target named after its directory.
+      data: files needed at run time, e.g. a `tss_op_library`.
+      deps: targets of the modules which this one imports.
+    """
+    native.py_library(
+        name = name,
+        srcs = [name + ".py"] if srcs == None else srcs,
+        srcs_version = "PY3",
+        data = data,
+        deps = deps,
+    )
+
+def _module_test(name, srcs, args, data, deps, size, tags, env = {}):
+    """A test target that runs `python -m <args>` from the root of its runfiles."""
+    native.py_test(
+        name = name,
+        srcs = srcs + [_RUNNER],
+        main = _RUNNER,
+        args = args,
+        data = data,
+        deps = deps + _CONFTEST,
+        env = env,
+        python_version = "PY3",
+        size = size,
+        srcs_version = "PY3",
+        tags = tags,
+    )
+
+def tss_py_test(name, data = [], deps = [], size = "medium", source_tree = False, tags = []):
+    """Runs pytest on <name>.py.
+
+    Args:
+      name: name of the test file without `.py`.
+      data: files which the test reads, e.g. an example's config.
+      deps: targets of the modules which the test imports; nothing else can be imported.
+      size: Bazel's limit of time: small 1 min, medium 5 min, large 15 min.
+      source_tree: whether the test reads files of the checkout which no target lists. Such a
+        test runs outside the sandbox, and again each time.
+      tags: further Bazel tags, e.g. `cpu:2` for a test that starts two busy processes.
+    """
+    src = name + ".py"
+    _module_test(
+        name = name,
+        srcs = [src],
+        args = ["pytest", "$(location %s)" % src],
+        data = data,
+        deps = deps,
+        size = size,
+        tags = tags + (["external", "local"] if source_tree else []),
+    )
+
+def tss_multiprocess_test(name, workers, data = [], deps = [], size = "large"):
+    """Runs <name>.py under real Horovod processes, once for each number of workers.
+
+    Makes one target <name>_np<P> per number of workers P and the test suite <name>.
+
+    Args:
+      name: name of the test file without `.py`.
+      workers: list of numbers of workers.
+      data: files which the test reads.
+      deps: targets of the modules which the test imports.
+      size: Bazel's limit of time for each number of workers.
+    """
+    src = name + ".py"
+    targets = []
+    for count in workers:
+        target = "%s_np%d" % (name, count)
+        targets.append(":" + target)
+        _module_test(
+            name = target,
+            srcs = [src],
+            args = ["tests.multiprocess.run", "-np", str(count), "$(location %s)" % src],
+            data = data,
+            deps = deps + ["//tests/multiprocess:run"],
+            size = size,
+            # Bazel counts a test as one core unless told; a starved Horovod job times out.
+            tags = ["cpu:%d" % count],
+        )
+    native.test_suite(name = name, tests = targets)
+
+def tss_cc_library(name, srcs = [], hdrs = [], deps = []):
+    """A C++ algorithm: no TensorFlow header, so that it is tested and reused without it."""
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = _COPTS,
+        deps = deps,
+    )
+
+def tss_cc_test(name, srcs = None, deps = [], size = "small", tensorflow = False):
+    """A GoogleTest program; `bazel test --config=asan` or `--config=ubsan` instruments it.
+
+    Args:
+      name: target name; the source is <name>.cc unless `srcs` says otherwise.
+      srcs: source files.
+      deps: libraries under test.
+      size: Bazel's limit of time.
+      tensorflow: whether the test needs TensorFlow's headers, e.g. to test a shape function.
+    """
+    native.cc_test(
+        name = name,
+        srcs = [name + ".cc"] if srcs == None else srcs,
+        copts = TF_COPTS if tensorflow else _COPTS,
+        deps = deps + ["//tools/bazel:gtest_main"] +
+               (["@local_tf//:framework"] if tensorflow else []),
+        size = size,
+        tags = ["cc"],
+    )
+
+def tss_op_library(name, srcs, deps = []):
+    """TensorFlow custom operations: the shared library <name>.so for `tf.load_op_library`.
+
+    Compiled with the flags that the installed TensorFlow states. `//:native` lists every such
+    library; set-up copies them next to their Python wrappers.
+
+    Args:
+      name: name of the library without `.so`.
+      srcs: kernels and op definitions.
+      deps: `tss_cc_library` targets of the algorithms.
+    """
+    native.cc_binary(
+        name = name + ".so",
+        srcs = srcs,
+        copts = TF_COPTS,
+        linkshared = True,
+        deps = deps + ["@local_tf//:framework"],
+    )
