@@ -92,13 +92,21 @@ def tss_multiprocess_test(name, workers, data = [], deps = [], size = "large"):
         )
     native.test_suite(name = name, tests = targets)
 
-def tss_cc_library(name, srcs = [], hdrs = [], deps = []):
-    """A C++ algorithm: no TensorFlow header, so that it is tested and reused without it."""
+def tss_cc_library(name, srcs = [], hdrs = [], deps = [], copts = []):
+    """A C++ algorithm: no TensorFlow header, so that it is tested and reused without it.
+
+    Args:
+      name: target name.
+      srcs: sources.
+      hdrs: headers that other targets include, as "<directory>/<file>" from the root.
+      deps: libraries whose headers these files include.
+      copts: flags for these sources alone, e.g. `-mavx2` for a kernel chosen at run time.
+    """
     native.cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        copts = _COPTS,
+        copts = _COPTS + copts,
         deps = deps,
     )
 

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Compiles every CUDA source of custom_ops for all major architectures that this nvcc knows.
+#
+# The kernels are plain CUDA without TensorFlow headers, so that nvcc alone checks them, on a
+# machine without a GPU. Objects: build/cuda/.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+
+if ! command -v nvcc >/dev/null; then
+  echo "make cuda: nvcc is not on PATH: install the CUDA toolkit and add its bin directory." >&2
+  exit 1
+fi
+nvcc --version | tail -n 2 | head -n 1
+count=0
+while IFS= read -r source; do
+  object=build/cuda/${source%.cu*}.o
+  mkdir -p "$(dirname "$object")"
+  echo "nvcc $source"
+  nvcc -std=c++17 -O3 -arch=all-major --Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC \
+    -I. -x cu -c "$source" -o "$object"
+  count=$((count + 1))
+done < <(find custom_ops -name '*.cu' -o -name '*.cu.cc' | sort)
+echo "$count CUDA sources compiled into build/cuda"

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Makes a checkout ready to run: Debian packages, .venv, Horovod, native code. Idempotent.
+#
+# Every make target calls this first. What is up to date is recognised by a hash of its inputs, so
+# a second call costs well under a second. It writes only inside the checkout, except for Debian
+# packages and Bazel's own output directory. Logs of the long steps: .cache/setup/*.log
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+cache=.cache/setup
+
+say() { printf '[setup] %s\n' "$*"; }
+die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
+
+# The interpreter must be 3.11: requirements/dev.txt pins wheels of that version. A pyenv shim may
+# exist without the version behind it, hence the trial run.
+find_python() {
+  local candidate
+  for candidate in python3.11 python3 /usr/bin/python3.11; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+}
+
+# Debian packages that are missing, one line. What is already there in another form (a newer Bazel,
+# a Python with its own venv module) is accepted.
+missing_packages() {
+  local python
+  python=$(find_python)
+  [[ -n $python ]] && "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  command -v g++ >/dev/null || echo g++
+  command -v bazel >/dev/null || echo bazel-bootstrap
+  echo '#include <gmock/gmock.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libgmock-dev
+}
+
+# logged NAME WHAT COMMAND...: runs a long step with its output in a log and a sign of life.
+logged() {
+  local log="$cache/$1.log" what=$2 start=$SECONDS status=0
+  shift 2
+  say "$what (log: $log)"
+  # Without the lock: a Bazel server started here would hold it until it exits.
+  "$@" >"$log" 2>&1 9>&- &
+  local job=$!
+  while kill -0 "$job" 2>/dev/null; do
+    sleep 1
+    (((SECONDS - start) % 30)) || say "  ... still at it after $((SECONDS - start)) s"
+  done
+  wait "$job" || status=$?
+  if ((status)); then
+    tail -n 40 "$log" >&2
+    die "this step failed with exit code $status: $what. The log is $log; repeat the command."
+  fi
+  say "  done in $((SECONDS - start)) s"
+}
+
+install_packages() {
+  apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+make_venv() {
+  "$1" -m venv .venv
+  .venv/bin/python -m pip install --disable-pip-version-check --require-hashes \
+    -r requirements/dev.txt
+}
+
+# The native code that Python loads lies next to its wrapper, where a wheel has it too.
+build_native() {
+  local label path
+  bazel build //:native
+  for label in $(bazel query --noshow_progress 'labels(srcs, //:native)'); do
+    path=${label#//}
+    path=${path/://}
+    install -m 644 "bazel-bin/$path" "$path"
+  done
+}
+
+# up_to_date NAME HASH: whether step NAME was last finished with these inputs.
+up_to_date() { [[ $(cat "$cache/$1.stamp" 2>/dev/null) == "$2" ]]; }
+hash_of() { find "$@" -type f -not -name '*.pyc' -not -name '*.so' -print0 | sort -z |
+  xargs -0 sha256sum | sha256sum; }
+
+packages=$(missing_packages | xargs)
+if [[ -n $packages ]]; then
+  command -v apt-get >/dev/null || die "install these first (Debian's names): $packages."
+  ((EUID == 0)) || die "Debian packages are missing and only root can install them:" \
+    "run \`sudo apt-get install -y $packages\` once, then repeat the command."
+fi
+mkdir -p "$cache"
+# Two commands at once in one checkout: the second waits for the first one's set-up.
+exec 9>"$cache/lock"
+flock 9
+if [[ -n $packages ]]; then
+  # shellcheck disable=SC2086  # one word per package
+  logged apt "installing Debian packages: $packages" install_packages $packages
+fi
+python=$(find_python)
+[[ -n $python ]] || die "Python 3.11 is needed and is not on PATH; Debian 12 has it as python3."
+
+want=$(hash_of requirements/dev.txt tools/setup/setup.sh)
+if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
+  logged venv "installing the pinned Python packages into .venv, some 2 GB" make_venv "$python"
+  echo "$want" >"$cache/venv.stamp"
+  rm -f "$cache/horovod.stamp"
+fi
+
+want=$(hash_of requirements/dev.txt tools/horovod)
+if ! up_to_date horovod "$want"; then
+  logged horovod "building Horovod, about 3 minutes" .venv/bin/python tools/horovod/build.py
+  echo "$want" >"$cache/horovod.stamp"
+fi
+
+want=$(hash_of requirements/dev.txt .bazelrc BUILD custom_ops tools/bazel)
+if ! up_to_date native "$want"; then
+  logged native "building the native code with Bazel" build_native
+  echo "$want" >"$cache/native.stamp"
+fi

@@ -1,0 +1,36 @@
+"""Smoke test of the installed wheel: imports it, checks its names, trains one worker.
+
+Run as `python smoke_test.py SITE_PACKAGES` outside the checkout.
+"""
+
+import pathlib
+import sys
+
+import keras
+import numpy as np
+
+import tf_sparse_strategy as tss
+
+
+def main() -> None:
+    site = pathlib.Path(sys.argv[1])
+    origin = pathlib.Path(tss.__file__)
+    assert origin.is_relative_to(site), f"imported from {origin}, not from the wheel in {site}"
+    assert not (site / "tests").exists(), "the wheel ships the tests"
+    for name in tss.__all__:
+        assert hasattr(tss, name), f"tss.__all__ names {name}, which is missing"
+
+    keras.utils.set_random_seed(0)
+    features = np.random.normal(size=(64, 4)).astype("float32")
+    targets = features @ np.array([[1.0], [-2.0], [0.5], [3.0]], "float32")
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    losses = model.fit(features, targets, batch_size=16, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0] / 4, f"the loss does not fall: {losses}"
+    print(f"smoke test passed: {origin.parent.name}, loss {losses[0]:.3f} -> {losses[-1]:.5f}")
+
+
+if __name__ == "__main__":
+    main()
