@@ -16,7 +16,7 @@ demo: setup ## train a small CNN on handwritten digits with 4 workers on this ma
 	.venv/bin/horovodrun -np 4 $(PYTHON) -m examples.digits.main
 
 test: setup ## build and test everything; ends with the number of cases
-	@$(PYTHON) -m tools.bazel.test_all
+	@$(PYTHON) -m tools.bazel.run_tests
 
 lint: setup ## check the Python sources with ruff
 	.venv/bin/ruff check .

@@ -23,7 +23,7 @@ find_python() {
   done
 }
 
-# Debian packages that are missing, one line. What is already there in another form (a newer Bazel,
+# Prints the Debian packages that are missing. What is already there in another form (a newer Bazel,
 # a Python with its own venv module) is accepted.
 missing_packages() {
   local python
@@ -66,9 +66,10 @@ make_venv() {
 
 # The native code that Python loads lies next to its wrapper, where a wheel has it too.
 build_native() {
-  local label path
+  local labels label path
   bazel build //:native
-  for label in $(bazel query --noshow_progress 'labels(srcs, //:native)'); do
+  labels=$(bazel query --noshow_progress 'labels(srcs, //:native)')
+  for label in $labels; do
     path=${label#//}
     path=${path/://}
     install -m 644 "bazel-bin/$path" "$path"
@@ -80,7 +81,8 @@ up_to_date() { [[ $(cat "$cache/$1.stamp" 2>/dev/null) == "$2" ]]; }
 hash_of() { find "$@" -type f -not -name '*.pyc' -not -name '*.so' -print0 | sort -z |
   xargs -0 sha256sum | sha256sum; }
 
-packages=$(missing_packages | xargs)
+packages=$(missing_packages)
+packages=${packages//$'\n'/ }
 if [[ -n $packages ]]; then
   command -v apt-get >/dev/null || die "install these first (Debian's names): $packages."
   ((EUID == 0)) || die "Debian packages are missing and only root can install them:" \

@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import sys
 
-from tools.bazel.test_report import read_events, summary
+from tools.bazel.report import read_events, summary
 
 EVENTS = pathlib.Path(".cache/bazel_events.json")
 

@@ -1,0 +1,136 @@
+"""The rules every source file keeps; each function returns one sentence per violation."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from tools.python_imports import imported_names
+
+# Lowest first; a module imports from its own layer or from one below. ARCHITECTURE.md says why.
+LAYERS = (
+    ("custom_ops", "datacache", "lars_pto"),
+    (
+        "tf_sparse_strategy.call_site",
+        "tf_sparse_strategy.collectives",
+        "tf_sparse_strategy.topology",
+        "tf_sparse_strategy.traffic",
+        "tf_sparse_strategy.wire",
+    ),
+    (
+        "tf_sparse_strategy.bucketing",
+        "tf_sparse_strategy.communication",
+        "tf_sparse_strategy.cost_model",
+        "tf_sparse_strategy.embedding",
+        "tf_sparse_strategy.input",
+        "tf_sparse_strategy.keras_hooks",
+        "tf_sparse_strategy.metrics",
+        "tf_sparse_strategy.overlap",
+        "tf_sparse_strategy.residual",
+    ),
+    ("tf_sparse_strategy.extended",),
+    ("tf_sparse_strategy.cli", "tf_sparse_strategy.strategy"),
+    ("tf_sparse_strategy",),
+    ("benchmarks", "examples"),
+)
+STANDALONE = LAYERS[0]
+# The only module that may import each private or exchangeable interface.
+ADAPTERS = {
+    "horovod": "tf_sparse_strategy/collectives.py",
+    "keras.src": "tf_sparse_strategy/keras_hooks.py",
+    "tf_keras.src": "tf_sparse_strategy/keras_hooks.py",
+    "tensorflow.python": "tf_sparse_strategy/extended.py",
+}
+EXEMPT_FROM_ADAPTERS = ("benchmarks/", "tests/", "tools/")
+LONG_FILE, LONGEST_FILE = 350, 700  # lines
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def _package_of(path: str) -> str:
+    return ".".join(pathlib.PurePosixPath(path).parts[:-1])
+
+
+def _module_of(path: str) -> str:
+    stem = pathlib.PurePosixPath(path).with_suffix("")
+    return ".".join(part for part in stem.parts if part != "__init__")
+
+
+def layer_of(module: str) -> int | None:
+    """Returns the layer of a dotted name, None for a module that is not ours or has no layer.
+
+    A name that the package itself exports (`tf_sparse_strategy.SparseStrategy`) is of its layer.
+    """
+    for number, packages in enumerate(LAYERS):
+        for package in packages:
+            if package != "tf_sparse_strategy" and _within(module, package):
+                return number
+            if module == package:
+                return number
+    return None
+
+
+def layer_violations(path: str, source: str) -> list[str]:
+    """An import goes sideways or down, and what works alone imports nothing of the strategy."""
+    if path.startswith(("tests/", "tools/")):
+        return []
+    own = layer_of(_module_of(path))
+    if own is None:
+        return [f"{path} is in no layer: add it to LAYERS in tools/house_rules.py"]
+    found = []
+    for name in sorted(imported_names(source, _package_of(path))):
+        layer = layer_of(name)
+        if layer is None and _within(name, "tf_sparse_strategy"):
+            layer = layer_of("tf_sparse_strategy")
+        if layer is not None and layer > own:
+            found.append(f"{path} (layer {own}) imports {name} (layer {layer}): an arrow up")
+        top = name.partition(".")[0]
+        if own == 0 and top in STANDALONE and top != path.partition("/")[0]:
+            found.append(f"{path} imports {name}: {', '.join(STANDALONE)} stand alone")
+    return found
+
+
+def adapter_violations(path: str, source: str) -> list[str]:
+    """Private TensorFlow, private Keras and Horovod are each imported in one module."""
+    if path.startswith(EXEMPT_FROM_ADAPTERS):
+        return []
+    return [
+        f"{path} imports {name}: only {adapter} may"
+        for name in sorted(imported_names(source, _package_of(path)))
+        for interface, adapter in ADAPTERS.items()
+        if _within(name, interface) and path != adapter
+    ]
+
+
+def text_violations(path: str, source: str) -> list[str]:
+    """No file is too long, no work is left as a note, no error is raised by mistake."""
+    found = []
+    lines = source.count("\n")
+    if lines > LONGEST_FILE:
+        found.append(f"{path} has {lines} lines; {LONGEST_FILE} is the limit: one concept per file")
+    patterns = {
+        r"\b(TO[D]O|FIX[M]E)\b": "a note of unfinished work: finish it or drop it",
+        r"\braise NotImplemented\b": "raises a constant, a TypeError: name the real exception",
+    }
+    for pattern, reason in patterns.items():
+        for match in re.finditer(pattern, source):
+            line = source.count("\n", 0, match.start()) + 1
+            found.append(f"{path}:{line}: {reason}")
+    return found
+
+
+def cpp_violations(path: str, source: str) -> list[str]:
+    """C++ algorithms include no TensorFlow header; kernels/ and ops/ are the glue that does."""
+    directories = pathlib.PurePosixPath(path).parts[:-1]
+    if directories[0] != "custom_ops" or {"kernels", "ops"} & set(directories):
+        return []
+    headers = re.findall(r'^\s*#\s*include\s*[<"]((?:tensorflow|tsl|xla)/[^>"]*)', source, re.M)
+    return [f"{path} includes {header}: algorithms stay free of TensorFlow" for header in headers]
+
+
+def long_files(sources: dict[str, str]) -> list[str]:
+    """Returns the files above the length that a reader should question, as `path: lines`."""
+    lengths = {path: source.count("\n") for path, source in sources.items()}
+    return [f"{path}: {lines} lines" for path, lines in lengths.items() if lines > LONG_FILE]
