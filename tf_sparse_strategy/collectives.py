@@ -1,0 +1,274 @@
+"""Collectives over three groups of workers: the only module that touches Horovod.
+
+Every worker must call the same methods in the same order. LOCAL and CROSS groups are built from
+Horovod's global all-to-all with empty splits outside the group: no process sets, which must be known
+before `hvd.init`, negotiate one by one, and turn a dead peer into an abort. A reduce-scatter is an
+all-to-all and a local sum: Horovod's own costs as much as an all-reduce on Gloo and is never cached.
+
+Cost of one call with n bytes per worker, S workers in the group (see traffic.py):
+
+| method                  | messages per worker | bytes sent per worker |
+|-------------------------|---------------------|-----------------------|
+| all_reduce GLOBAL       | 2(P-1)              | 2n(P-1)/P             |
+| all_reduce LOCAL, CROSS | 2(S-1)              | 2n(S-1)/S             |
+| reduce_scatter          | S-1                 | n(S-1)/S              |
+| all_gather              | S-1                 | n(S-1)                |
+| all_to_all              | S-1                 | n(S-1)/S              |
+| broadcast GLOBAL        | <= ceil(log2 P)     | <= n ceil(log2 P)     |
+"""
+
+import hashlib
+import os
+import socket
+from typing import Optional
+
+import tensorflow as tf
+
+from tf_sparse_strategy import traffic, wire
+from tf_sparse_strategy.call_site import CallSites
+from tf_sparse_strategy.topology import Group, Topology
+
+try:
+    import horovod.tensorflow as hvd
+except ImportError as error:
+    raise ImportError(
+        "tf_sparse_strategy needs Horovod 0.28.1 built for this TensorFlow, and importing it failed: "
+        f"{error}. PyPI's sdist does not build as it is; run `make setup` or "
+        "`python tools/horovod/build.py` from the source tree."
+    ) from error
+
+_OPS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
+
+
+def start() -> None:
+    """Starts Horovod; does nothing when it runs already. Touches no TensorFlow device."""
+    hvd.init()
+
+
+def find_topology() -> Topology:
+    """Returns where the workers stand; collective.
+
+    Nodes are told apart by the host name the launcher gave, so any placement of ranks is found.
+    """
+    host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    key = int.from_bytes(hashlib.blake2b(host.encode(), digest_size=7).digest(), "big")
+    if hvd.size() == 1:
+        return Topology(nodes=(0,), rank=0)
+    keys = hvd.allgather(tf.constant([key], tf.int64), name="topology")
+    return Topology.from_node_keys(keys.numpy().tolist(), hvd.rank())
+
+
+def local_rank() -> int:
+    """Which accelerator of its machine this worker uses."""
+    return hvd.local_rank()
+
+
+class Collectives:
+    """The collective operations of one worker; counts the bytes they send.
+
+    Methods work eagerly and in `tf.function`, also inside loops and conditions that all workers
+    take alike. Dtypes: see wire.py.
+
+    Args:
+      topology: where the workers are; from `find_topology()`. Make it outside `strategy.scope()`.
+
+    Example:
+      >>> start()
+      >>> collectives = Collectives(find_topology())
+      >>> collectives.all_reduce(tf.ones([3]))     # on 1 worker: [1., 1., 1.]
+    """
+
+    def __init__(self, topology: Topology):
+        self.topology = topology
+        self._sites = CallSites()
+
+    def traffic(self) -> tuple[int, traffic.Bytes]:
+        """(collective calls, bytes sent by link class) of this worker since it started."""
+        return self._sites.traffic()
+
+    @tf.autograph.experimental.do_not_convert
+    def all_reduce(
+        self, x: tf.Tensor, group: Group = Group.GLOBAL, op: str = "sum", purpose: str = "value"
+    ) -> tf.Tensor:
+        """Returns the element-wise `op` of `x` over the group, on each of its workers.
+
+        Args:
+          x: same shape and dtype on every worker.
+          group: who takes part.
+          op: "sum", "min" or "max".
+          purpose: part of the operation's name.
+
+        Raises:
+          TypeError: the dtype has no exact carrier.
+          ValueError: `op` is unknown.
+          tf.errors.FailedPreconditionError: shapes or dtypes differ between workers.
+        """
+        if op not in _OPS:
+            raise ValueError(f"op={op!r} is not one of {sorted(_OPS)}.")
+        x = tf.convert_to_tensor(x)
+        if self.topology.is_trivial(group):
+            return tf.identity(x)
+        carried, restore = wire.for_reduction(x, op)
+        if group is Group.GLOBAL:
+            cost = self._static_cost(carried, lambda n: traffic.ring_all_reduce(self.topology, n))
+            reduced = self._sites.run(
+                f"all_reduce_{op}",
+                purpose,
+                cost,
+                lambda name: hvd.mpi_ops._allreduce(
+                    carried, name=name, op=_OPS[op], ignore_name_scope=True
+                ),
+            )
+        elif op == "sum":
+            flat = tf.reshape(carried, [-1])
+            shard = self.reduce_scatter(flat, group, purpose)
+            reduced = self.all_gather(shard, group, purpose)[: tf.size(flat)]
+        else:
+            everyone = self.all_gather(carried[tf.newaxis], group, purpose)
+            reduced = (tf.reduce_min if op == "min" else tf.reduce_max)(everyone, axis=0)
+        return restore(tf.reshape(reduced, tf.shape(carried)))
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce_scatter(
+        self, x: tf.Tensor, group: Group = Group.GLOBAL, purpose: str = "value"
+    ) -> tf.Tensor:
+        """Sums `x` [n] over the group and returns this worker's shard [ceil(n/S)].
+
+        Worker i of the group owns elements [i c, (i+1) c), c = ceil(n/S); the last shards are padded
+        with zeros when S does not divide n. Contributions are added in rank order on every worker.
+        """
+        if self.topology.is_trivial(group):
+            return tf.identity(x)
+        size = self.topology.size(group)
+        carried, restore = wire.for_reduction(x, "sum")
+        n = tf.size(carried)
+        chunk = (n + size - 1) // size
+        padded = tf.pad(carried, [[0, chunk * size - n]])
+        parts = self._exchange(padded, chunk, group, "reduce_scatter", purpose)
+        shard = tf.reduce_sum(tf.reshape(parts, [size, chunk]), axis=0)
+        if x.shape.is_fully_defined():
+            shard.set_shape([-(-x.shape[0] // size)])
+        return restore(shard)
+
+    @tf.autograph.experimental.do_not_convert
+    def all_gather(
+        self, x: tf.Tensor, group: Group = Group.GLOBAL, purpose: str = "value"
+    ) -> tf.Tensor:
+        """Concatenates `x` [n_i, ...] of the group's workers along axis 0, in rank order.
+
+        n_i may differ between workers (and be 0); the other dimensions must agree.
+
+        Raises:
+          ValueError: `x` is a scalar.
+        """
+        x = tf.convert_to_tensor(x)
+        if x.shape.rank == 0:
+            raise ValueError(
+                "all_gather got a scalar; it concatenates along axis 0. Pass value[tf.newaxis]."
+            )
+        if self.topology.is_trivial(group):
+            return tf.identity(x)
+        size = self.topology.size(group)
+        carried, restore = wire.for_moving(x)
+        if group is Group.GLOBAL:
+            cost = self._static_cost(carried, lambda n: traffic.ring_all_gather(self.topology, n))
+            gathered = self._sites.run(
+                "all_gather",
+                purpose,
+                cost,
+                lambda name: hvd.allgather(carried, name=name, ignore_name_scope=True),
+            )
+        else:
+            copies = tf.repeat(carried[tf.newaxis], size, axis=0)
+            copies = tf.reshape(copies, tf.concat([[-1], tf.shape(carried)[1:]], axis=0))
+            gathered = self._exchange(copies, tf.shape(carried)[0], group, "all_gather", purpose)
+        return restore(gathered)
+
+    @tf.autograph.experimental.do_not_convert
+    def all_to_all(
+        self,
+        x: tf.Tensor,
+        splits: Optional[tf.Tensor] = None,
+        group: Group = Group.GLOBAL,
+        purpose: str = "value",
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Sends `splits[i]` rows of `x` to worker i of the group.
+
+        Args:
+          x: [n, ...].
+          splits: int [S] rows for each worker, summing to n; equal parts by default.
+
+        Returns:
+          (rows received in rank order, int32 [S] rows received from each worker).
+        """
+        x = tf.convert_to_tensor(x)
+        ranks = self.topology.ranks(group)
+        if splits is None:
+            splits = tf.fill([len(ranks)], tf.shape(x)[0] // len(ranks))
+        splits = tf.cast(splits, tf.int32)
+        if self.topology.is_trivial(group):
+            return tf.identity(x), splits
+        carried, restore = wire.for_moving(x)
+        received = self._all_to_all(carried, splits, group, "all_to_all", purpose)
+        return restore(received[0]), tf.gather(received[1], ranks)
+
+    @tf.autograph.experimental.do_not_convert
+    def broadcast(self, x: tf.Tensor, root: int = 0, purpose: str = "value") -> tf.Tensor:
+        """Returns rank `root`'s `x` on every worker; shape and dtype must agree."""
+        x = tf.convert_to_tensor(x)
+        if self.topology.num_workers == 1:
+            return tf.identity(x)
+        carried, restore = wire.for_moving(x)
+        cost = self._static_cost(
+            carried, lambda n: traffic.binomial_broadcast(self.topology, n, root)
+        )
+        return restore(
+            self._sites.run(
+                "broadcast",
+                purpose,
+                cost,
+                lambda name: hvd.broadcast(carried, root, name=name, ignore_name_scope=True),
+            )
+        )
+
+    def barrier(self) -> None:
+        """Returns once every worker has called it. Eager only."""
+        self.all_reduce(tf.zeros([], tf.int32), purpose="barrier")
+
+    def _exchange(self, x, rows, group, kind, purpose):
+        """All-to-all in which every worker of the group gets `rows` rows of `x`, in rank order."""
+        splits = tf.fill([self.topology.size(group)], rows)
+        return self._all_to_all(x, splits, group, kind, purpose)[0]
+
+    def _all_to_all(self, x, splits, group, kind, purpose):
+        ranks = self.topology.ranks(group)
+        everyone = tf.scatter_nd(
+            [[rank] for rank in ranks], splits, [self.topology.num_workers]
+        )
+        received_splits = []
+
+        def issue(name):
+            with tf.device("CPU:0"):
+                on_host = tf.identity(everyone)
+            rows, counts = hvd.alltoall(x, splits=on_host, name=name, ignore_name_scope=True)
+            received_splits.append(counts)
+            return rows
+
+        cost = self._all_to_all_cost(x, splits, ranks)
+        rows = self._sites.run(f"{kind}_{group.value}", purpose, cost, issue)
+        return rows, received_splits[0]
+
+    def _all_to_all_cost(self, x, splits, ranks):
+        row = tf.size(x, tf.int64) * x.dtype.size // tf.maximum(tf.shape(x, tf.int64)[0], 1)
+        here = [self.topology.nodes[r] == self.topology.node and r != self.topology.rank for r in ranks]
+        there = [self.topology.nodes[r] != self.topology.node for r in ranks]
+        sent = tf.cast(splits, tf.int64) * row
+        return tf.stack([tf.reduce_sum(sent * tf.cast(mask, tf.int64)) for mask in (here, there)])
+
+    def _static_cost(self, x, formula):
+        """`formula(bytes)` where the size is known; else the formula's rate times the run's size."""
+        if x.shape.is_fully_defined():
+            return formula(x.shape.num_elements() * x.dtype.size)
+        unit = formula(1 << 20)
+        size = tf.size(x, tf.int64) * x.dtype.size
+        return tf.stack([size * unit.local // (1 << 20), size * unit.cross // (1 << 20)])

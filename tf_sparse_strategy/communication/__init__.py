@@ -1,0 +1,34 @@
+"""Ways of summing gradients over the workers, behind one interface."""
+
+from typing import Union
+
+from tf_sparse_strategy.communication.base import Communication, Cost, LinkModel
+from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.torus2d import Torus2D
+
+_BY_NAME = {"dense": Dense, "torus2d": Torus2D}
+
+
+def get(communication: Union[str, Communication]) -> Communication:
+    """Returns a `Communication` from an instance or a lower-case name.
+
+    Raises:
+      ValueError: the name is unknown.
+      TypeError: neither a name nor a Communication.
+    """
+    if isinstance(communication, Communication):
+        return communication
+    if not isinstance(communication, str):
+        raise TypeError(
+            f"communication={communication!r} is a {type(communication).__name__}; pass one of "
+            f"{sorted(_BY_NAME)} or an instance such as tss.communication.Torus2D()."
+        )
+    if communication not in _BY_NAME:
+        raise ValueError(
+            f"communication={communication!r} is unknown; allowed are {sorted(_BY_NAME)} or an "
+            "instance of tss.communication.Communication."
+        )
+    return _BY_NAME[communication]()
+
+
+__all__ = ["Communication", "Cost", "Dense", "LinkModel", "Torus2D", "get"]

@@ -1,0 +1,617 @@
+"""The strategy's seam into TensorFlow: the only module that imports private TensorFlow API.
+
+Built on `MirroredExtended` with one device per process: variables are TensorFlow's own
+`MirroredVariable` and `SyncOnReadVariable` with one component each, so reading, saving, checkpoints
+and AutoCast are TensorFlow's. Replica functions are called directly, without a replica thread:
+collectives work in nested functions, conditions and loops.
+
+What arrives here, and where it goes:
+
+| caller                                      | arrives in                 | goes to            |
+|---------------------------------------------|----------------------------|--------------------|
+| Keras 3 optimizers (keras_hooks.py)         | reduce_gradients           | Communication      |
+| tf_keras optimizers: (gradient, variable)   | _batch_reduce_to           | Communication      |
+| SyncBatchNormalization, `ctx.all_reduce`    | _replica_ctx_all_reduce    | dense collectives  |
+| metrics, assignments, `strategy.reduce`     | _reduce_to                 | dense collectives  |
+"""
+
+import threading
+from typing import Optional
+
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute as data_distribute
+from tensorflow.python.distribute import (
+    device_util,
+    distribute_lib,
+    distribute_utils,
+    input_lib,
+    input_ops,
+    mirrored_strategy,
+    reduce_util,
+    values,
+)
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops, random_seed
+from tensorflow.python.trackable import base as trackable
+
+from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.gradients import GradientReducer
+
+ReduceOp = reduce_util.ReduceOp
+_GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
+
+
+class SyncOnReadVariable(values.SyncOnReadVariable):
+    """A per-worker value, e.g. a metric's total, in which rows of no account do not count."""
+
+    def _counted(self, value):
+        extended = self._distribute_strategy.extended
+        if extended.batch is None or distribute_lib.in_cross_replica_context():
+            return value
+        return extended.masked(tf.cast(value, self.dtype))
+
+    def assign_add(self, value, *args, **kwargs):
+        return super().assign_add(self._counted(value), *args, **kwargs)
+
+    def assign_sub(self, value, *args, **kwargs):
+        return super().assign_sub(self._counted(value), *args, **kwargs)
+
+    def assign(self, value, *args, **kwargs):
+        extended = self._distribute_strategy.extended
+        if extended.batch is not None and not distribute_lib.in_cross_replica_context():
+            value = tf.where(extended.batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
+        return super().assign(value, *args, **kwargs)
+
+
+_VARIABLE_CLASSES = {
+    **distribute_utils.VARIABLE_CLASS_MAPPING,
+    tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
+}
+
+
+class ReplicaContext(distribute_lib.ReplicaContext):
+    """The context in which a replica function runs; all_reduce needs no merge_call."""
+
+    @property
+    def devices(self):
+        return self._strategy.extended.worker_devices
+
+
+class StrategyExtended(mirrored_strategy.MirroredExtended):
+    """tf.distribute's hooks for one replica per process, P processes.
+
+    Args:
+      container_strategy: the `SparseStrategy`.
+      collectives: how this process talks to the others.
+      communication: how gradients are summed.
+      bucket_bytes: size limit of one bucket of gradients, bytes.
+      device: this process's device.
+    """
+
+    def __init__(
+        self,
+        container_strategy,
+        collectives: Collectives,
+        communication: Communication,
+        bucket_bytes: int,
+        device: str,
+    ):
+        distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
+        self.collectives = collectives
+        self.gradients = GradientReducer(communication, collectives, bucket_bytes)
+        topology = collectives.topology
+        self._rank, self._size = topology.rank, topology.num_workers
+        self._initialize_single_worker((device_util.resolve(device),))
+        self._cross_device_ops = None
+        self._collective_key_base = 0
+        self._use_var_policy = False
+        self._cluster_spec = None
+        self._task_type, self._task_id = "worker", self._rank
+        self._is_chief = self._rank == 0
+        self.experimental_enable_get_next_as_optional = True
+        self._local = threading.local()
+        self._agree_on_seed()
+
+    def _agree_on_seed(self):
+        """Unless the user set one, all workers take rank 0's random seed, so that `shuffle` agrees."""
+        if self._size > 1 and random_seed.get_seed(None)[0] is None:
+            seed = tf.random.Generator.from_non_deterministic_state().uniform(
+                [], 0, 2**31 - 1, tf.int32
+            )
+            tf.random.set_seed(int(self.collectives.broadcast(seed, purpose="seed")))
+
+    # ---- who we are -----------------------------------------------------------------------------
+
+    @property
+    def _num_replicas_in_sync(self):
+        return self._size
+
+    def _in_multi_worker_mode(self):
+        return self._size > 1
+
+    def _use_merge_call(self):
+        return True
+
+    def _get_local_replica_id(self, replica_id_in_sync_group):
+        return 0
+
+    def _get_replica_id_in_sync_group(self, replica_id):
+        return self._rank
+
+    @property
+    def experimental_between_graph(self):
+        return True
+
+    @property
+    def experimental_should_init(self):
+        return True
+
+    @property
+    def should_checkpoint(self):
+        return self._is_chief
+
+    @property
+    def should_save_summary(self):
+        return self._is_chief
+
+    @property
+    def _num_gpus_per_worker(self):
+        return 0  # only used by TensorFlow to warn about undistributed datasets
+
+    # ---- variables ------------------------------------------------------------------------------
+
+    def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
+        initial_value = kwargs["initial_value"]
+        if self._size == 1:
+            return initial_value
+
+        def from_rank_0():
+            value = initial_value() if callable(initial_value) else initial_value
+            if isinstance(value, trackable.CheckpointInitialValue):
+                value = value.wrapped_value
+            value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
+            if value.dtype in (tf.string, tf.resource, tf.variant):
+                return value
+            return self.collectives.broadcast(value, purpose="initial_value")
+
+        return from_rank_0
+
+    def _create_variable(self, next_creator, **kwargs):
+        kwargs.pop("colocate_with", None)  # there is one device
+        statistic = keras_hooks.is_layer_statistic(kwargs)
+        if statistic:
+            kwargs["synchronization"] = tf.VariableSynchronization.ON_WRITE
+            kwargs["aggregation"] = tf.VariableAggregation.MEAN
+
+        def create(**kwargs):
+            device = self._devices[0]
+            kwargs["initial_value"] = self._get_variable_creator_initial_value(
+                replica_id=0, device=device, primary_var=None, **kwargs
+            )
+            with ops.device(device), record.stop_recording():
+                return [next_creator(**kwargs)]
+
+        variable = distribute_utils.create_mirrored_variable(
+            self._container_strategy(),
+            create,
+            _VARIABLE_CLASSES,
+            distribute_utils.VARIABLE_POLICY_MAPPING,
+            **kwargs,
+        )
+        variable._weighs_rows = statistic  # read in _reduce_to
+        return variable
+
+    # ---- running --------------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> Optional[input_pipeline.Batch]:
+        """The tagged batch the replica function now running was given, if Keras gave one."""
+        return getattr(self._local, "batch", None)
+
+    def _call_for_each_replica(self, fn, args, kwargs):
+        args, kwargs = tf.nest.map_structure(
+            _component, (args, kwargs), expand_composites=False
+        )
+        outer, batch = self.batch, _tagged_batch(args)
+        if batch is not None:
+            args = tuple(a.data if isinstance(a, input_pipeline.Batch) else a for a in args)
+        self._local.batch = batch or outer
+        try:
+            context = ReplicaContext(
+                self._container_strategy(), replica_id_in_sync_group=self._rank
+            )
+            with ops.device(self._devices[0]), context:
+                return fn(*args, **kwargs)
+        finally:
+            self._local.batch = outer
+
+    def masked(self, x: tf.Tensor) -> tf.Tensor:
+        """`x`, or zeros where this worker's batch counts for nothing."""
+        if self.batch is None:
+            return x
+        return tf.where(self.batch.rows > 0, x, tf.zeros_like(x))
+
+    # ---- reductions -----------------------------------------------------------------------------
+
+    def reduce_gradients(self, pairs: _GradientList) -> list:
+        """Sums gradients over the workers by the chosen communication.
+
+        Args:
+          pairs: (gradient, variable) as one optimizer sees them, None gradients left out.
+
+        Returns:
+          The summed gradients, in order.
+        """
+        return self.gradients.reduce(pairs)
+
+    def _all_reduce(self, reduce_op, value):
+        """All-reduces what this process holds of one value."""
+        if isinstance(value, tf.IndexedSlices):
+            summed = self.gradients.reduce_sparse(value)
+            if reduce_op == ReduceOp.MEAN:
+                return tf.IndexedSlices(
+                    summed.values / self._size, summed.indices, summed.dense_shape
+                )
+            return summed
+        if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+            raise TypeError(
+                f"reduce got a {type(value).__name__}; only dense tensors and tf.IndexedSlices can be "
+                "reduced over workers. Convert it first (tf.sparse.to_dense, .to_tensor())."
+            )
+        summed = self.collectives.all_reduce(value)
+        return summed / self._size if reduce_op == ReduceOp.MEAN else summed
+
+    def _reduce_to(self, reduce_op, value, destinations, options):
+        weighs_rows = getattr(destinations, "_weighs_rows", False)
+
+        def reduce(x):
+            if distribute_utils.is_mirrored(x):
+                if reduce_op == ReduceOp.MEAN:
+                    return x
+                raise ValueError(
+                    "reduce(SUM) got a mirrored value, which is the same on all workers already. "
+                    "Reduce a per-replica value, or multiply by num_replicas_in_sync."
+                )
+            x = x.values[0] if isinstance(x, values.SyncOnReadVariable) else _component(x)
+            if isinstance(x, (int, float)):
+                return x * self._size if reduce_op == ReduceOp.SUM else x
+            if weighs_rows and self.batch is not None:
+                x = tf.convert_to_tensor(x)
+                weighted = self.masked(x * tf.cast(self.loss_weight(), x.dtype))
+                return self.collectives.all_reduce(weighted, purpose="statistics")
+            return self._all_reduce(reduce_op, x)
+
+        return tf.nest.map_structure(reduce, value, expand_composites=False)
+
+    def loss_weight(self) -> Optional[tf.Tensor]:
+        """Share of the global batch that this worker's rows are, or None outside Keras's steps."""
+        if self.batch is None:
+            return None
+        return tf.cast(self.batch.rows, tf.float32) / tf.cast(self.batch.total, tf.float32)
+
+    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        pairs = [(_component(value), to) for value, to in value_destination_pairs]
+        if reduce_op == ReduceOp.SUM and _are_gradients(pairs):
+            return self.reduce_gradients(pairs)
+        return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
+
+    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        if isinstance(reduce_op, str):
+            reduce_op = ReduceOp(reduce_op.upper())
+
+        def reduce(x):
+            if not isinstance(x, tf.IndexedSlices):
+                x = self.masked(tf.convert_to_tensor(x))
+            return self._all_reduce(reduce_op, x)
+
+        return tf.nest.map_structure(reduce, value, expand_composites=False)
+
+    def _gather_to_implementation(self, value, destinations, axis, options):
+        value = tf.convert_to_tensor(_component(value))
+        if axis == 0:
+            return self.collectives.all_gather(value)
+        order = list(range(value.shape.rank))
+        order[0], order[axis] = axis, 0
+        gathered = self.collectives.all_gather(tf.transpose(value, order))
+        return tf.transpose(gathered, order)
+
+    def reduce_along(self, reduce_op, value, axis):
+        """`Strategy.reduce` with an axis: sums, and counts for MEAN, before it reduces."""
+        if isinstance(reduce_op, str):
+            reduce_op = ReduceOp(reduce_op.upper())
+        value = tf.convert_to_tensor(_component(value))
+        summed = self.collectives.all_reduce(tf.reduce_sum(value, axis=axis))
+        if reduce_op == ReduceOp.SUM:
+            return summed
+        count = self.collectives.all_reduce(
+            tf.reduce_prod(tf.gather(tf.shape(value, tf.int64), axis))
+        )
+        return summed / tf.cast(count, summed.dtype)
+
+    def gather_predictions(self, outputs, args):
+        """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
+        batch = _tagged_batch(tf.nest.map_structure(_component, args, expand_composites=False))
+
+        def gather(rows):
+            return self.collectives.all_gather(rows if batch is None else rows[: batch.rows])
+
+        return tf.nest.map_structure(gather, outputs)
+
+    def local_value(self, value):
+        """This process's part of a structure of per-replica values, a tagged batch opened."""
+        local = tf.nest.map_structure(_component, value, expand_composites=False)
+        return local.data if isinstance(local, input_pipeline.Batch) else local
+
+    def _broadcast_to(self, tensor, destinations):
+        if isinstance(tensor, (float, int)):
+            return tensor  # the variable's dtype decides, see MirroredExtended
+        return self.collectives.broadcast(tf.convert_to_tensor(tensor))
+
+    # ---- input ----------------------------------------------------------------------------------
+
+    def _make_input_context(self):
+        return distribute_lib.InputContext(self._size, self._rank, self._size)
+
+    def _experimental_distribute_dataset(self, dataset, options):
+        _refuse_per_replica(options)
+        input_pipeline.check_batched(dataset)
+        if self._size == 1:
+            return self._distributed(dataset, options, agreement=None)
+        consumer = keras_hooks.consumer()
+        policy = self._shard_policy(dataset, consumer)
+        if policy == tf.data.experimental.AutoShardPolicy.DATA:
+            static = input_pipeline.static_batch_size(dataset)
+            tagged = consumer is not None and (static is None or static % self._size > 0)
+            dataset = input_pipeline.shard_batches(dataset, self._size, self._rank, tagged)
+            return self._distributed(dataset, options, agreement=None)
+        dataset = self._shard_files(dataset, policy)
+        if consumer is None:
+            return self._distributed(dataset, options, agreement="all")
+        return self._distributed(input_pipeline.tag_batches(dataset), options, agreement="rows")
+
+    def _distribute_datasets_from_function(self, dataset_fn, options):
+        _refuse_per_replica(options)
+        dataset = dataset_fn(self._make_input_context())
+        agreement = None if self._size == 1 else "all"
+        return self._distributed(dataset, options, agreement)
+
+    def _distributed(self, dataset, options, agreement):
+        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY and agreement == "all":
+            agreement = None
+        return DistributedDataset(
+            input_workers=self._input_workers_with_options(options),
+            strategy=self._container_strategy(),
+            dataset=dataset,
+            options=options,
+            agreement=agreement,
+        )
+
+    def _shard_policy(self, dataset, consumer):
+        """DATA, FILE, OFF or HINT, the same on every worker."""
+        policies = tf.data.experimental.AutoShardPolicy
+        asked = dataset.options().experimental_distribute.auto_shard_policy
+        if consumer == "predict":
+            return policies.DATA  # the only one that keeps the order of the rows
+        if asked in (policies.DATA, policies.OFF, policies.HINT):
+            return asked
+        enough = input_pipeline.reads_files(dataset) and self._has_a_file(dataset)
+        if self._agree(enough):
+            return policies.FILE
+        if asked == policies.FILE:
+            raise ValueError(
+                f"auto_shard_policy=FILE needs at least one input file per worker; there are "
+                f"{self._size} workers and some got none. Write more files, or use "
+                "AutoShardPolicy.DATA."
+            )
+        return policies.DATA
+
+    def _agree(self, condition: bool) -> bool:
+        return bool(self.collectives.all_reduce(tf.constant(condition), op="min", purpose="agree"))
+
+    def _has_a_file(self, dataset) -> bool:
+        sharded = input_ops.auto_shard_dataset(dataset, self._size, self._rank, self._size)
+        try:
+            next(iter(sharded), None)
+        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
+            return False
+        return True
+
+    def _shard_files(self, dataset, policy):
+        batch_size = int(data_distribute.compute_batch_size(dataset))
+        if batch_size == -1:
+            raise ValueError(
+                "cannot tell the global batch size of a dataset sharded by files; end the pipeline with "
+                "dataset.batch(global_batch_size), or use AutoShardPolicy.DATA."
+            )
+        if batch_size < self._size:
+            raise ValueError(
+                f"the global batch has {batch_size} rows for {self._size} workers; every worker needs at "
+                "least one. Raise the batch size given to dataset.batch()."
+            )
+        if policy != tf.data.experimental.AutoShardPolicy.OFF:
+            dataset = input_ops.auto_shard_dataset(dataset, self._size, self._rank, self._size)
+        return dataset.rebatch(batch_size // self._size + (self._rank < batch_size % self._size))
+
+    def _experimental_distribute_values_from_function(self, value_fn):
+        context = distribute_lib.ValueContext(self._rank, self._size)
+        return distribute_utils.regroup([value_fn(context)], always_wrap=True)
+
+    def _make_dataset_iterator(self, dataset):
+        raise _v1_error("make_dataset_iterator")
+
+    def _make_input_fn_iterator(self, input_fn, replication_mode=None):
+        raise _v1_error("make_input_fn_iterator")
+
+    def _experimental_make_numpy_dataset(self, numpy_input, session):
+        raise _v1_error("experimental_make_numpy_dataset")
+
+
+def _v1_error(method: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{method} belongs to TensorFlow 1; use strategy.experimental_distribute_dataset(dataset)."
+    )
+
+
+def _refuse_per_replica(options):
+    if options and options.experimental_replication_mode == (
+        tf.distribute.InputReplicationMode.PER_REPLICA
+    ):
+        raise NotImplementedError(
+            "InputReplicationMode.PER_REPLICA is meaningless with one replica per process; leave "
+            "experimental_replication_mode at PER_WORKER."
+        )
+
+
+def _component(value):
+    """This process's part of a per-replica value; variables are left whole."""
+    if isinstance(value, values.DistributedValues) and not isinstance(
+        value, values.DistributedVariable
+    ):
+        return value.values[0]
+    return value
+
+
+def _tagged_batch(args) -> Optional[input_pipeline.Batch]:
+    return next((a for a in args if isinstance(a, input_pipeline.Batch)), None)
+
+
+def _are_gradients(pairs) -> bool:
+    """tf_keras optimizers hand over (gradient, trainable variable) pairs; nothing else does."""
+    return all(isinstance(to, values.MirroredVariable) and to.trainable for _, to in pairs)
+
+
+class _IteratorSpec(input_lib.DistributedIteratorSpec):
+    """Carries how workers agree that data is left into tf.functions that take the iterator."""
+
+    def __init__(self, *args, agreement=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.agreement = agreement
+
+    value_type = property(lambda self: DistributedIterator)
+
+    def _serialize(self):
+        return (*super()._serialize(), self.agreement)
+
+    def _from_components(self, components):
+        return DistributedIterator(
+            input_workers=self._input_workers,
+            components=components,
+            element_spec=self._element_spec,
+            strategy=self._strategy,
+            cardinality=self._cardinality,
+            options=self._options,
+            agreement=self.agreement,
+        )
+
+
+class DistributedIterator(input_lib.DistributedIterator):
+    """Yields this worker's batches; ends on all workers at the same step.
+
+    Args:
+      agreement: None where the pipeline itself ends everywhere at once; "all" to end when any worker
+        has no more; "rows" (tagged batches) to end when no worker has any row left.
+    """
+
+    def __init__(self, *args, agreement=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._agreement = agreement
+
+    @property
+    def element_spec(self):
+        return self._element_spec
+
+    @property
+    def _type_spec(self):
+        return _IteratorSpec(
+            self._input_workers,
+            self._element_spec,
+            self._strategy,
+            self._options,
+            self._cardinality,
+            agreement=self._agreement,
+        )
+
+    def get_next(self, name=None):
+        with distribute_lib.enter_or_assert_strategy(self._strategy):
+            if distribute_lib.get_replica_context() is not None:
+                raise ValueError(
+                    "next(iterator) was called in a replica function; call it outside and pass the "
+                    "batch: strategy.run(fn, args=(next(iterator),))."
+                )
+        if self._agreement is None:
+            return self._get_next_no_partial_batch_handling()
+        optional, more = self._poll()
+        return tf.cond(more, lambda: self._value(optional), self._end)
+
+    def get_next_as_optional(self):
+        optional, more = self._poll()
+        return tf.cond(
+            more,
+            lambda: tf.experimental.Optional.from_value(self._value(optional)),
+            lambda: tf.experimental.Optional.empty(self._element_spec),
+        )
+
+    def _poll(self):
+        """(this worker's optional, whether the workers go on)."""
+        [optional] = self._iterators[0].get_next_as_optional_list()
+        has_value = optional.has_value()
+        collectives = self._strategy.extended.collectives
+        if self._agreement is None:
+            return optional, has_value
+        if self._agreement == "all":
+            return optional, collectives.all_reduce(has_value, op="min", purpose="input")
+        rows = tf.cond(has_value, lambda: optional.get_value().rows, lambda: tf.zeros([], tf.int64))
+        missing = tf.cast(tf.logical_not(has_value), tf.int64)
+        self._total, empty = tf.unstack(
+            collectives.all_reduce(tf.stack([rows, missing]), purpose="input")
+        )
+        more = self._total > 0
+        check = tf.debugging.Assert(
+            tf.logical_or(tf.logical_not(more), empty == 0),
+            ["a worker's files hold no rows at all; use AutoShardPolicy.DATA or fewer workers"],
+        )
+        with tf.control_dependencies([check] if check is not None else []):
+            return optional, tf.identity(more)
+
+    def _value(self, optional):
+        value = optional.get_value()
+        if self._agreement == "rows":
+            value = value._replace(total=self._total)
+        return input_lib._create_per_replica([value], self._strategy)
+
+    def _end(self):
+        """Raises OutOfRangeError; in a graph, when it runs."""
+        nothing = tf.data.Dataset.from_tensors(0).take(0)
+        with tf.control_dependencies([iter(nothing).get_next()]):
+            return self._get_next_no_partial_batch_handling()
+
+
+class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
+    """This worker's part of a dataset."""
+
+    def __init__(self, input_workers, strategy, dataset, options, agreement):
+        context = strategy.extended._make_input_context()
+        super().__init__(
+            input_workers, strategy, [context], lambda _: dataset, options=options
+        )
+        self._agreement = agreement
+
+    @property
+    def element_spec(self):
+        return self._element_spec
+
+    def __iter__(self):
+        plain = super().__iter__()
+        iterator = DistributedIterator(
+            input_workers=self._input_workers,
+            iterators=plain._iterators,
+            strategy=self._strategy,
+            cardinality=self._cardinality,
+            options=self._options,
+            agreement=self._agreement,
+        )
+        iterator._element_spec = self._element_spec
+        return iterator

@@ -1,0 +1,179 @@
+"""Splits one global batch over the workers, with public tf.data only.
+
+Data sharding: every worker reads the whole pipeline and keeps a contiguous slice of each global batch,
+in rank order, so that gathering the workers' results restores the original order. A batch of B rows
+gives each of P workers B // P rows and the first B % P one more. A worker is never handed 0 rows, on
+which BatchNorm divides by zero and convolutions crash: it gets a copy of a row that counts for nothing.
+
+File sharding: every worker reads its own files; one whose files are read up waits, with such a row,
+for the others.
+
+`Batch` carries how much a worker's rows count. Keras passes it to `strategy.run` unopened.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# TensorFlow's own list of datasets whose input is a list of files (grappler auto_shard.cc).
+_FILE_READERS = (
+    b"ArrowDataset",
+    b"FixedLengthRecordDataset",
+    b"ParquetDataset",
+    b"RecordIODataset",
+    b"SSTableDataset",
+    b"TextLineDataset",
+    b"TFRecordDataset",
+)
+
+
+class Batch(NamedTuple):
+    """One worker's part of a global batch.
+
+    Attributes:
+      data: the worker's rows, or one row that counts for nothing when `rows` is 0.
+      rows: int64 scalar, rows of `data` that count.
+      total: int64 scalar, rows of the global batch.
+    """
+
+    data: Any
+    rows: tf.Tensor
+    total: tf.Tensor
+
+
+def _is_sparse(x) -> bool:
+    return isinstance(x, (tf.SparseTensor, tf.SparseTensorSpec))
+
+
+def _leaves(structure) -> list:
+    return tf.nest.flatten(structure, expand_composites=False)
+
+
+def num_rows(element) -> tf.Tensor:
+    """Rows of a batch: the first dimension of its first component."""
+    first = _leaves(element)[0]
+    if _is_sparse(first):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return tf.cast(first.nrows(), tf.int64)
+    static = first.shape[0]
+    return tf.shape(first, tf.int64)[0] if static is None else static
+
+
+def take_rows(element, start, count):
+    """Rows [start, start + count) of every component of a batch."""
+
+    def take(x):
+        if _is_sparse(x):
+            begin = tf.one_hot(0, x.shape.rank, on_value=tf.cast(start, tf.int64), dtype=tf.int64)
+            size = tf.concat([[tf.cast(count, tf.int64)], x.dense_shape[1:]], axis=0)
+            return tf.sparse.slice(x, begin, size)
+        return x[start : start + count]
+
+    return tf.nest.map_structure(take, element)
+
+
+def check_batched(dataset: tf.data.Dataset) -> None:
+    """Raises ValueError unless every component of `dataset` has a batch dimension."""
+    for spec in _leaves(dataset.element_spec):
+        if spec.shape.rank == 0:
+            raise ValueError(
+                f"the dataset to distribute is not batched: one of its components has shape {spec.shape}. "
+                "Call dataset.batch(global_batch_size) before handing it to the strategy."
+            )
+
+
+def static_batch_size(dataset: tf.data.Dataset) -> int | None:
+    """The batch size where all batches are known to have it (drop_remainder), else None."""
+    return _leaves(dataset.element_spec)[0].shape[0]
+
+
+def reads_files(dataset: tf.data.Dataset) -> bool:
+    """Whether a file reader stands anywhere in the pipeline."""
+    graph = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
+    )
+    serialized = graph.numpy()
+    return any(reader in serialized for reader in _FILE_READERS)
+
+
+def _share(total, num_workers: int, index: int):
+    """(first row, number of rows) of worker `index`."""
+    base, extra = total // num_workers, total % num_workers
+    if isinstance(total, int):
+        return index * base + min(index, extra), base + (index < extra)
+    early = tf.cast(index < extra, total.dtype)
+    return index * base + tf.minimum(tf.cast(index, total.dtype), extra), base + early
+
+
+def shard_batches(
+    dataset: tf.data.Dataset, num_workers: int, index: int, tagged: bool
+) -> tf.data.Dataset:
+    """Keeps worker `index`'s slice of every global batch.
+
+    Args:
+      dataset: global batches; the same, in the same order, on every worker.
+      num_workers: P.
+      index: this worker's rank.
+      tagged: whether the consumer understands `Batch`. If not, global batches of fewer than P rows,
+        which cannot give every worker a row, are dropped on all workers with a warning.
+    """
+    batch_size = static_batch_size(dataset)
+    if batch_size is None and not tagged:
+        dataset = dataset.filter(lambda *element: _enough_rows(element, num_workers))
+    elif not tagged and batch_size < num_workers:
+        raise ValueError(
+            f"the global batch has {batch_size} rows for {num_workers} workers; every worker needs at "
+            "least one. Raise the batch size given to dataset.batch()."
+        )
+
+    def keep(*element):
+        element = element if len(element) > 1 else element[0]
+        total = num_rows(element)
+        start, rows = _share(total, num_workers, index)
+        if not tagged:
+            return take_rows(element, start, rows)
+        empty = rows == 0
+        if isinstance(total, int):
+            start, count = (0, 1) if empty else (start, rows)
+        else:
+            start, count = tf.where(empty, tf.zeros_like(start), start), tf.maximum(rows, 1)
+        return Batch(take_rows(element, start, count), tf.cast(rows, tf.int64), tf.cast(total, tf.int64))
+
+    return _unsplatted(dataset, keep)
+
+
+def tag_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Tags this worker's own batches with their rows, then goes on for ever with rows of no account."""
+
+    def tag(*element):
+        element = element if len(element) > 1 else element[0]
+        rows = tf.cast(num_rows(element), tf.int64)
+        return Batch(element, rows, rows)
+
+    def idle(*element):
+        element = element if len(element) > 1 else element[0]
+        zero = tf.zeros([], tf.int64)
+        return Batch(take_rows(element, 0, 1), zero, zero)
+
+    spare = _unsplatted(dataset.take(1), idle).cache().repeat()
+    return _unsplatted(dataset, tag).concatenate(spare)
+
+
+def _unsplatted(dataset: tf.data.Dataset, fn) -> tf.data.Dataset:
+    """`dataset.map(fn)` with one argument style: tf.data spreads tuples, and only tuples."""
+    return dataset.map(tf.autograph.experimental.do_not_convert(fn))
+
+
+def _enough_rows(element, num_workers: int) -> tf.Tensor:
+    total = num_rows(element if len(element) > 1 else element[0])
+    enough = total >= num_workers
+
+    def warn():
+        tf.print(
+            "WARNING: dropped a last global batch of", total, "rows: fewer than the", num_workers,
+            "workers. Pass drop_remainder=True to dataset.batch(), or use model.fit, which counts them.",
+        )
+        return False
+
+    return tf.cond(enough, lambda: True, warn)

@@ -1,0 +1,189 @@
+"""What Keras must do differently under this strategy: the only module that touches private Keras.
+
+Each hook wraps one function of Keras 3 or tf_keras and acts only while a `SparseStrategy` is the
+current strategy; under any other it calls the original.
+
+| Keras function                              | trouble                              | what we do            |
+|---------------------------------------------|--------------------------------------|-----------------------|
+| TFOptimizer._all_reduce_sum_gradients       | hides which variable a gradient is of| reduce (gradient, var)|
+| BaseOptimizer._clip_gradients               | clips before the gradients are summed| clip the sum          |
+| LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
+| (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
+| ON_READ metric updates                      | a row of no account would count      | see variables         |
+"""
+
+import functools
+import itertools
+import sys
+from typing import Callable, Optional
+
+import tensorflow as tf
+
+_KERAS_PACKAGES = ("keras.src", "tf_keras.src")
+_CONSUMERS = ("fit", "evaluate", "predict")
+
+
+def _extended():
+    """The current strategy's extended object if it is ours, else None."""
+    extended = tf.distribute.get_strategy().extended
+    return extended if hasattr(extended, "reduce_gradients") else None
+
+
+def _in_replica_of_ours():
+    extended = _extended()
+    return extended if extended is not None and tf.distribute.get_replica_context() else None
+
+
+def _wrap(owner, name: str, wrapper: Callable) -> None:
+    """Replaces `owner.name` by `wrapper(original, …)`, once."""
+    original = getattr(owner, name)
+    if hasattr(original, "_sparse_strategy_hook"):
+        return
+    hook = functools.wraps(original)(functools.partial(wrapper, original))
+    if isinstance(owner, type):
+
+        @functools.wraps(original)
+        def hook(self, *args, **kwargs):
+            return wrapper(original, self, *args, **kwargs)
+
+    hook._sparse_strategy_hook = True
+    setattr(owner, name, hook)
+
+
+def install() -> None:
+    """Installs the hooks for every Keras that is installed. Idempotent.
+
+    Raises:
+      RuntimeError: a Keras function to be wrapped does not exist: an untested Keras version.
+    """
+    for installer in (_install_keras3, _install_tf_keras):
+        try:
+            installer()
+        except ModuleNotFoundError:
+            continue
+        except AttributeError as error:
+            raise RuntimeError(
+                f"this Keras is not one tf_sparse_strategy knows: {error}. Install keras==3.15.* and "
+                "tf-keras==2.20.*."
+            ) from error
+
+
+def _install_keras3() -> None:
+    from keras.src.backend.tensorflow import optimizer as tf_optimizer
+    from keras.src.losses import loss
+    from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+
+    _wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
+    _wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
+    _wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
+    _wrap(loss, "scale_loss_for_distribution", _scale_loss)
+    _wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
+
+
+def _install_tf_keras() -> None:
+    from tf_keras.src.utils import losses_utils
+
+    _wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
+
+
+def _all_reduce_then_clip(original, optimizer, grads_and_vars):
+    extended = _in_replica_of_ours()
+    if extended is None:
+        return original(optimizer, grads_and_vars)
+    grads_and_vars = list(grads_and_vars)
+    present = [(g, v) for g, v in grads_and_vars if g is not None]
+    reduced = extended.reduce_gradients(present)
+    clipped = iter(type(optimizer)._clip_gradients.__wrapped__(optimizer, reduced))
+    return [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+
+
+def _clip_later(original, optimizer, grads):
+    return original(optimizer, grads) if _in_replica_of_ours() is None else grads
+
+
+def _check_finite_everywhere(original, optimizer, grads):
+    finite = original(optimizer, grads)
+    extended = _in_replica_of_ours()
+    if extended is None:
+        return finite
+    return extended.collectives.all_reduce(finite, op="min", purpose="finite")
+
+
+def _scale_loss(original, value):
+    weight = _loss_weight()
+    return original(value) if weight is None else value * tf.cast(weight, value.dtype)
+
+
+def _unscale_loss(original, value):
+    weight = _loss_weight()
+    if weight is None:
+        return original(value)
+    return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def _loss_weight():
+    extended = _in_replica_of_ours()
+    return None if extended is None else extended.loss_weight()
+
+
+def _callers():
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module(frame) -> str:
+    return frame.f_globals.get("__name__", "")
+
+
+def consumer() -> Optional[str]:
+    """Which Keras loop is asking for a distributed dataset: "fit", "evaluate", "predict" or None.
+
+    None also when the user's own code asks: only Keras's loops pass a batch to `run` unopened.
+    """
+    for frame in _callers():
+        module = _module(frame)
+        if module.startswith(_KERAS_PACKAGES) and frame.f_code.co_name in _CONSUMERS:
+            return frame.f_code.co_name
+    return None
+
+
+def is_predict_step(fn: Callable) -> bool:
+    """Whether `fn` is what `Model.predict` runs on one batch, in either Keras."""
+    return "make_predict_function" in getattr(fn, "__qualname__", "")
+
+
+def is_symbolic_build() -> bool:
+    """Whether Keras 3 is taking a batch, by `strategy.reduce`, only to infer shapes from it."""
+    return any(
+        frame.f_code.co_name == "_maybe_symbolic_build" and _module(frame).startswith("keras.src")
+        for frame in itertools.islice(_callers(), 3)
+    )
+
+
+def is_layer_statistic(kwargs: dict) -> bool:
+    """Whether the variable being created is a layer's running statistic, e.g. BatchNorm's moving mean.
+
+    That is a floating, non-trainable weight for which the layer names no aggregation (Keras 3, where
+    the workers' values would silently drift apart) or MEAN on read (tf_keras, where each save would
+    need all workers). Both become variables that are averaged when written, which by linearity has the
+    same value: old m + (1 - m) mean(new) = mean(old m + (1 - m) new).
+    """
+    if kwargs.get("trainable", True) or not _is_float(kwargs.get("dtype")):
+        return False
+    none = kwargs.get("aggregation") in (None, tf.VariableAggregation.NONE)
+    mean_on_read = (
+        kwargs.get("aggregation") == tf.VariableAggregation.MEAN
+        and kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+    )
+    if not (none or mean_on_read):
+        return False
+    return any(
+        frame.f_code.co_name == "add_weight" and _module(frame).startswith(_KERAS_PACKAGES)
+        for frame in _callers()
+    )
+
+
+def _is_float(dtype) -> bool:
+    return dtype is not None and tf.as_dtype(dtype).is_floating
