@@ -167,7 +167,7 @@ def made_up_tree(tmp_path: pathlib.Path) -> pathlib.Path:
     (tools / "unlisted.py").write_text("import tools.listed")
     (tools / "BUILD").write_text(
         'load("//x.bzl", "tss_py_library")\npackage(default_visibility = ["//:__subpackages__"])\n'
-        'tss_py_library(name = "listed")\ntss_py_library(name = "also_listed")\n'
+        '[tss_py_library(name = name) for name in ["listed", "also_listed"]]\n'
     )
     return tmp_path
 

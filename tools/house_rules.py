@@ -22,6 +22,7 @@ LAYERS = (
         "tf_sparse_strategy.communication",
         "tf_sparse_strategy.cost_model",
         "tf_sparse_strategy.embedding",
+        "tf_sparse_strategy.gradients",
         "tf_sparse_strategy.input",
         "tf_sparse_strategy.keras_hooks",
         "tf_sparse_strategy.metrics",

@@ -24,7 +24,7 @@ def tss_py_library(name, srcs = None, data = [], deps = []):
         deps = deps,
     )
 
-def _module_test(name, srcs, args, data, deps, size, tags, env = {}):
+def _module_test(name, srcs, args, data, deps, size, tags):
     """A test target that runs `python -m <args>` from the root of its runfiles."""
     native.py_test(
         name = name,
@@ -33,7 +33,6 @@ def _module_test(name, srcs, args, data, deps, size, tags, env = {}):
         args = args,
         data = data,
         deps = deps + _CONFTEST,
-        env = env,
         python_version = "PY3",
         size = size,
         srcs_version = "PY3",

@@ -22,6 +22,14 @@ def default_label(path: str) -> str:
     return f"//{directory}:{name.rpartition('.')[0]}"
 
 
+def short_label(label: str, package: str) -> str:
+    """Returns `label` as a BUILD file of `package` writes it."""
+    directory, name = label.removeprefix("//").split(":")
+    if directory == package:
+        return f":{name}"
+    return f"//{directory}" if directory.rpartition("/")[2] == name else label
+
+
 def needed_deps(path: str, root: pathlib.Path, owner: dict[str, str]) -> set[str]:
     """Returns the labels of the targets which the Python file `path` imports."""
     files = imported_files(path, root)
@@ -58,7 +66,7 @@ def suggestion(path: str, root: pathlib.Path, owner: dict[str, str]) -> str:
     if rule == "tss_py_test" and directory == "tests/multiprocess":
         rule = "tss_multiprocess_test"
         lines.append("    workers = [1, 2, 3, 4],")
-    deps = [label.replace(f"//{package}:", ":") for label in needed_deps(path, root, owner)]
+    deps = [short_label(label, package) for label in needed_deps(path, root, owner)]
     if deps:
         deps.sort(key=lambda dep: (not dep.startswith(":"), dep))
         lines += ["    deps = [", *(f'        "{dep}",' for dep in deps), "    ],"]

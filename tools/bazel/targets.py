@@ -7,6 +7,7 @@ the output directory is taken.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import pathlib
 
@@ -88,11 +89,11 @@ def read_package(build_file: pathlib.Path, root: pathlib.Path) -> list[Target]:
 
     class Names(dict):
         def __missing__(self, name: str):
-            return recorder(name)
+            return getattr(builtins, name, None) or recorder(name)
 
     ignored = dict.fromkeys(("load", "package", "licenses"), lambda *_, **__: None)
     code = compile(build_file.read_text(), str(build_file), "exec")
-    exec(code, {}, Names(glob=glob, **ignored))
+    exec(code, Names(glob=glob, **ignored))
     return targets
 
 

@@ -1,7 +1,7 @@
 """Repository rule: the TensorFlow of the virtual environment, as Bazel targets."""
 
 _QUERY = """
-import json, logging, os
+import json, os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 print(json.dumps({
@@ -13,6 +13,8 @@ print(json.dumps({
 """
 
 _BUILD = """
+load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
+
 package(default_visibility = ["//visibility:public"])
 
 # Whole directories rather than a glob: 16,000 headers would be linked into every sandbox.
@@ -34,8 +36,6 @@ py_runtime(
     stub_shebang = "#!{python}",
     python_version = "PY3",
 )
-
-load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
 
 py_runtime_pair(
     name = "py_runtime_pair",
