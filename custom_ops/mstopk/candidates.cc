@@ -1,0 +1,172 @@
+// Collecting candidates and emitting winners; both are parallel over fixed blocks and independent
+// of the number of threads.
+
+#include "custom_ops/mstopk/candidates.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace mstopk {
+namespace {
+
+constexpr int64_t kChunk = 1 << 13;  // elements scanned between two looks at the buffer's capacity
+
+int64_t BlockCount(int64_t n) { return (n + kBlockElements - 1) / kBlockElements; }
+
+// How many ties blocks before `block` are known to hold: a lower bound, since blocks may still run.
+int64_t TiesBefore(const std::vector<std::atomic<int64_t>>& ties, int64_t block) {
+  int64_t sum = 0;
+  for (int64_t b = 0; b < block; ++b) sum += ties[b].load(std::memory_order_relaxed);
+  return sum;
+}
+
+// Drops the ties beyond *ties_left from `count` fresh candidates; returns how many remain.
+template <typename Bits>
+int64_t TrimTies(Bits* bits, uint32_t* offsets, int64_t count, uint32_t certain,
+                 int64_t* ties_left) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const bool tie = KeyOf(bits[i]) < certain;
+    if (tie && *ties_left <= 0) continue;
+    *ties_left -= tie;
+    bits[kept] = bits[i];
+    offsets[kept++] = offsets[i];
+  }
+  return kept;
+}
+
+}  // namespace
+
+template <typename Bits>
+void CandidateBlock<Bits>::Reserve(int64_t capacity) {
+  if (capacity <= capacity_) return;
+  capacity = std::max(capacity, 2 * capacity_);
+  std::unique_ptr<Bits[]> bits(new Bits[capacity]);  // not make_unique: that would clear them
+  std::unique_ptr<uint32_t[]> offsets(new uint32_t[capacity]);
+  std::copy_n(bits_.get(), size, bits.get());
+  std::copy_n(offsets_.get(), size, offsets.get());
+  bits_ = std::move(bits);
+  offsets_ = std::move(offsets);
+  capacity_ = capacity;
+}
+
+template <typename Bits>
+int64_t Candidates<Bits>::Size() const {
+  int64_t size = 0;
+  for (const auto& block : blocks) size += block.size;
+  return size;
+}
+
+template <typename Bits>
+std::vector<Span<Bits>> Candidates<Bits>::Spans() const {
+  std::vector<Span<Bits>> spans;
+  spans.reserve(blocks.size());
+  for (const auto& block : blocks) spans.push_back({block.bits(), block.size});
+  return spans;
+}
+
+template <typename Bits>
+Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool visit_all,
+                                   const ScanRange<Bits>& scan, const ParallelFor& parallel_for) {
+  Candidates<Bits> result;
+  const int64_t block_count = BlockCount(n);
+  result.blocks.resize(block_count);
+  const bool trim = rule.tie_quota != kUnlimited;
+  std::vector<std::atomic<int64_t>> ties(trim ? block_count : 0);
+  std::atomic<int64_t> admitted{0};
+  std::atomic<bool> gave_up{false};
+  const double share = std::min(1.0, 1.1 * rule.expected / n);
+
+  parallel_for(block_count, [&](int64_t b) {
+    CandidateBlock<Bits>& block = result.blocks[b];
+    const int64_t begin = b * kBlockElements;
+    const int64_t length = std::min(kBlockElements, n - begin);
+    const int64_t quota = trim ? rule.tie_quota - TiesBefore(ties, b) : 0;
+    int64_t ties_left = quota;
+    block.Reserve(static_cast<int64_t>(share * length) + std::min(length, kChunk) + kScanSlack);
+    for (int64_t done = 0; done < length; done += kChunk) {
+      const bool collecting = !gave_up.load(std::memory_order_relaxed);
+      if (!collecting && !visit_all) break;
+      const int64_t count = std::min(kChunk, length - done);
+      block.Reserve(block.size + count + kScanSlack);
+      Bits* const bits = block.bits() + block.size;
+      uint32_t* const offsets = block.offsets() + block.size;
+      const uint32_t floor = collecting ? rule.floor : KeyTraits<Bits>::kMax + 1;
+      int64_t fresh = scan(begin + done, count, floor, done, bits, offsets);
+      if (trim) fresh = TrimTies(bits, offsets, fresh, rule.certain, &ties_left);
+      block.size += fresh;
+      if (rule.limit != kUnlimited && admitted.fetch_add(fresh) + fresh > rule.limit) {
+        gave_up.store(true, std::memory_order_relaxed);
+      }
+    }
+    if (trim) ties[b].store(std::max<int64_t>(0, quota) - std::max<int64_t>(0, ties_left));
+  });
+  result.complete = !gave_up.load();
+  return result;
+}
+
+template <typename Bits, typename Index>
+void EmitWinners(const Candidates<Bits>& candidates, uint32_t floor, uint32_t certain, int64_t k,
+                 const ParallelFor& parallel_for, Bits* values, Index* indices) {
+  const int64_t block_count = candidates.blocks.size();
+  struct Share {
+    int64_t certain = 0;
+    int64_t ties = 0;  // first those present, then those granted
+    int64_t begin = 0;
+  };
+  std::vector<Share> shares(block_count);
+  parallel_for(block_count, [&](int64_t b) {
+    const CandidateBlock<Bits>& block = candidates.blocks[b];
+    int64_t at_least_floor = 0;
+    for (int64_t i = 0; i < block.size; ++i) {
+      shares[b].certain += KeyOf(block.bits()[i]) >= certain;
+      at_least_floor += KeyOf(block.bits()[i]) >= floor;
+    }
+    shares[b].ties = at_least_floor - shares[b].certain;
+  });
+
+  int64_t ties_wanted = k;
+  for (const Share& share : shares) ties_wanted -= share.certain;
+  int64_t begin = 0;
+  for (Share& share : shares) {
+    share.ties = std::min(share.ties, ties_wanted);
+    ties_wanted -= share.ties;
+    share.begin = begin;
+    begin += share.certain + share.ties;
+  }
+
+  parallel_for(block_count, [&](int64_t b) {
+    const CandidateBlock<Bits>& block = candidates.blocks[b];
+    const Index first = static_cast<Index>(b * kBlockElements);
+    int64_t out = shares[b].begin;
+    int64_t ties_left = shares[b].ties;
+    const int64_t end = out + shares[b].certain + shares[b].ties;
+    for (int64_t i = 0; out < end; ++i) {  // writing before deciding costs no branch
+      const uint32_t key = KeyOf(block.bits()[i]);
+      values[out] = block.bits()[i];
+      indices[out] = first + static_cast<Index>(block.offsets()[i]);
+      const bool tie = (key >= floor) & (key < certain) & (ties_left > 0);
+      ties_left -= tie;
+      out += (key >= certain) | tie;
+    }
+  });
+}
+
+template class CandidateBlock<uint16_t>;
+template class CandidateBlock<uint32_t>;
+template struct Candidates<uint16_t>;
+template struct Candidates<uint32_t>;
+template Candidates<uint16_t> CollectCandidates(int64_t, const AdmissionRule&, bool,
+                                                const ScanRange<uint16_t>&, const ParallelFor&);
+template Candidates<uint32_t> CollectCandidates(int64_t, const AdmissionRule&, bool,
+                                                const ScanRange<uint32_t>&, const ParallelFor&);
+#define MSTOPK_INSTANTIATE(Bits, Index)                                           \
+  template void EmitWinners(const Candidates<Bits>&, uint32_t, uint32_t, int64_t, \
+                            const ParallelFor&, Bits*, Index*)
+MSTOPK_INSTANTIATE(uint16_t, int32_t);
+MSTOPK_INSTANTIATE(uint16_t, int64_t);
+MSTOPK_INSTANTIATE(uint32_t, int32_t);
+MSTOPK_INSTANTIATE(uint32_t, int64_t);
+#undef MSTOPK_INSTANTIATE
+
+}  // namespace mstopk

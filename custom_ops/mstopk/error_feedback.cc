@@ -1,0 +1,131 @@
+// The fused pass, its fallback on the stored sums, and the zeroing of the winners.
+
+#include "custom_ops/mstopk/error_feedback.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "custom_ops/mstopk/admission.h"
+#include "custom_ops/mstopk/mstopk.h"
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+namespace mstopk {
+namespace {
+
+// Makes this thread keep denormals while in scope: TensorFlow's threads flush them to zero, and
+// then CPU and GPU would disagree about the smallest residuals.
+class ScopedDenormals {
+ public:
+#if defined(__SSE2__)
+  ScopedDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ & ~0x8040u); }
+  ~ScopedDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  const unsigned saved_;
+#endif
+};
+
+template <typename Format>
+bool AllFinite(const typename Format::Bits* grad, int64_t n, const Runtime& runtime) {
+  const auto collect = CollectKernel<typename Format::Bits>(runtime.kernels);
+  std::atomic<bool> finite{true};
+  runtime.parallel_for((n + kBlockElements - 1) / kBlockElements, [&](int64_t b) {
+    constexpr int64_t kPiece = 1024;
+    typename Format::Bits bits[kPiece + kScanSlack];
+    uint32_t offsets[kPiece + kScanSlack];
+    const int64_t end = std::min(n, (b + 1) * kBlockElements);
+    for (int64_t i = b * kBlockElements; i < end && finite.load(std::memory_order_relaxed);
+         i += kPiece) {
+      const int64_t count = std::min(kPiece, end - i);
+      if (collect(grad + i, count, Format::kInfinity, 0, bits, offsets) > 0) finite.store(false);
+    }
+  });
+  return finite.load();
+}
+
+// acc = residual + grad, and the top k of acc. Returns whether grad is finite.
+template <typename Format, typename Index>
+bool AccumulateTopK(const typename Format::Bits* grad, const uint32_t* residual, int64_t n,
+                    int64_t k, const Runtime& runtime, uint32_t* acc, uint32_t* values,
+                    Index* indices) {
+  constexpr uint32_t kNothing = KeyTraits<uint32_t>::kMax + 1;
+  Guess guess = {{kNothing, kNothing}, 0, 0};
+  if (k > 0) {
+    guess = SampleBracket(
+        n, k, KeyTraits<uint32_t>::kMax, [&](int64_t position, int64_t count, uint32_t* keys) {
+          const ScopedDenormals denormals;
+          for (int64_t i = position; i < position + count; ++i) {
+            const float sum = FloatFromBits(residual[i]) + Format::ToFloat(grad[i]);
+            keys[i - position] = KeyOf(BitsFromFloat(sum));
+          }
+        });
+  }
+  AdmissionRule rule = RuleFor(guess, n, k);
+  if (!Promising(rule)) rule = AdmissionRule::AtLeast(kNothing);
+
+  const auto accumulate = AccumulateKernel<Format>(runtime.kernels);
+  std::atomic<bool> non_finite{false};
+  const Candidates<uint32_t> candidates = CollectCandidates<uint32_t>(
+      n, rule, true,
+      [&](int64_t begin, int64_t count, uint32_t floor, uint32_t first_offset, uint32_t* bits,
+          uint32_t* offsets) {
+        const ScopedDenormals denormals;
+        bool found = false;
+        const int64_t collected = accumulate(grad + begin, residual + begin, count, floor,
+                                             first_offset, acc + begin, bits, offsets, &found);
+        if (found) non_finite.store(true);
+        return collected;
+      },
+      runtime.parallel_for);
+
+  if (!candidates.complete || candidates.Size() < k) {
+    TopKByHistogram(acc, n, k, runtime, values, indices);
+  } else if (k > 0) {
+    EmitTopK(candidates, k, guess.range, runtime.parallel_for, values, indices);
+  }
+  return !non_finite.load();
+}
+
+}  // namespace
+
+template <typename Format, typename Index>
+bool ErrorFeedbackTopK(const typename Format::Bits* grad, const uint32_t* residual, int64_t n,
+                       int64_t k, const Runtime& runtime, uint32_t* new_residual, uint32_t* values,
+                       Index* indices) {
+  const bool in_place = new_residual == residual;
+  if (in_place && !AllFinite<Format>(grad, n, runtime)) {
+    const std::unique_ptr<uint32_t[]> acc(new uint32_t[n]);  // rare: the step will be skipped
+    AccumulateTopK<Format>(grad, residual, n, k, runtime, acc.get(), values, indices);
+    return false;
+  }
+  const bool finite =
+      AccumulateTopK<Format>(grad, residual, n, k, runtime, new_residual, values, indices);
+  if (!finite) {
+    std::copy_n(residual, n, new_residual);
+    return false;
+  }
+  const int64_t pieces = (k + kBlockElements - 1) / kBlockElements;
+  runtime.parallel_for(pieces, [&](int64_t piece) {
+    const int64_t end = std::min(k, (piece + 1) * kBlockElements);
+    for (int64_t i = piece * kBlockElements; i < end; ++i) new_residual[indices[i]] = 0;
+  });
+  return true;
+}
+
+#define MSTOPK_INSTANTIATE(Format, Index)                                                       \
+  template bool ErrorFeedbackTopK<Format, Index>(const Format::Bits*, const uint32_t*, int64_t, \
+                                                 int64_t, const Runtime&, uint32_t*, uint32_t*, \
+                                                 Index*)
+MSTOPK_INSTANTIATE(Float32, int32_t);
+MSTOPK_INSTANTIATE(Float32, int64_t);
+MSTOPK_INSTANTIATE(Float16, int32_t);
+MSTOPK_INSTANTIATE(Float16, int64_t);
+MSTOPK_INSTANTIATE(BFloat16, int32_t);
+MSTOPK_INSTANTIATE(BFloat16, int64_t);
+#undef MSTOPK_INSTANTIATE
+
+}  // namespace mstopk

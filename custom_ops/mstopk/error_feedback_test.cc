@@ -1,0 +1,92 @@
+// Error feedback: nothing is lost, and a non-finite gradient changes nothing.
+
+#include "custom_ops/mstopk/error_feedback.h"
+
+#include <random>
+#include <vector>
+
+#include "custom_ops/mstopk/reference.h"
+#include "custom_ops/mstopk/test_inputs.h"
+#include "custom_ops/mstopk/test_runtime.h"
+#include "gtest/gtest.h"
+
+namespace mstopk {
+namespace {
+
+template <typename Format>
+void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
+                         const std::vector<uint32_t>& residual, int64_t k, bool in_place,
+                         const Runtime& runtime, const std::string& name) {
+  const int64_t n = grad.size();
+  std::vector<uint32_t> acc(n);
+  bool finite = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = Format::ToFloat(grad[i]);
+    finite &= std::isfinite(g);
+    acc[i] = BitsFromFloat(FloatFromBits(residual[i]) + g);
+  }
+  std::vector<uint32_t> updated = residual;
+  std::vector<uint32_t> values(k);
+  std::vector<int64_t> indices(k, -1);
+  const uint32_t* const from = in_place ? updated.data() : residual.data();
+  ASSERT_EQ((ErrorFeedbackTopK<Format, int64_t>(grad.data(), from, n, k, runtime, updated.data(),
+                                                values.data(), indices.data())),
+            finite)
+      << name;
+  EXPECT_EQ(indices, ReferenceTopK(acc, k)) << name << " n=" << n << " k=" << k;
+  if (!finite) {
+    EXPECT_EQ(updated, residual) << name;
+    return;
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    EXPECT_EQ(values[i], acc[indices[i]]);
+    EXPECT_EQ(updated[indices[i]], 0u);
+    acc[indices[i]] = 0;
+  }
+  EXPECT_EQ(updated, acc) << name;
+}
+
+TEST(ErrorFeedbackTest, WinnersAndResidualAddUpToTheSum) {
+  std::mt19937_64 random(8);
+  for (const TestInput& input : TestInputs()) {
+    for (const int64_t n : {0, 1, 65, 1000, 20000}) {
+      const std::vector<float> g = input.make(n, random);
+      std::vector<uint32_t> g32(n), residual(n);
+      std::vector<uint16_t> f16(n), bf16(n);
+      for (int64_t i = 0; i < n; ++i) {
+        g32[i] = BitsFromFloat(g[i]);
+        f16[i] = ToFloat16Bits(g[i]);
+        bf16[i] = ToBFloat16Bits(g[i]);
+        residual[i] = BitsFromFloat(std::normal_distribution<float>()(random) * 1e-3f);
+      }
+      for (const int64_t k : {int64_t{0}, (n + 99) / 100, n / 3, n}) {
+        for (const bool in_place : {false, true}) {
+          for (const ScanKernels* kernels : SupportedScans()) {
+            const Runtime runtime = {*kernels, SerialFor};
+            ExpectErrorFeedback<Float32>(g32, residual, k, in_place, runtime, input.name);
+            ExpectErrorFeedback<Float16>(f16, residual, k, in_place, runtime, input.name);
+            ExpectErrorFeedback<BFloat16>(bf16, residual, k, in_place, runtime, input.name);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ErrorFeedbackTest, ManyBlocksOnThreadsOutOfOrder) {
+  std::mt19937_64 random(9);
+  const int64_t n = 3 * kBlockElements + 777;
+  const std::vector<uint32_t> residual(n, BitsFromFloat(0.5f));
+  for (const TestInput& input : TestInputs()) {
+    const std::vector<float> g = input.make(n, random);
+    std::vector<uint32_t> g32(n);
+    for (int64_t i = 0; i < n; ++i) g32[i] = BitsFromFloat(g[i]);
+    for (const bool in_place : {false, true}) {
+      ExpectErrorFeedback<Float32>(g32, residual, n / 100, in_place,
+                                   {BestScan(), BackwardsOnThreads}, input.name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mstopk

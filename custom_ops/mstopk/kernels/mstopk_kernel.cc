@@ -1,0 +1,86 @@
+// Mstopk on the CPU: checks, allocates, and hands each row to the algorithm.
+
+#include "custom_ops/mstopk/kernels/cpu_runtime.h"
+#include "custom_ops/mstopk/kernels/formats.h"
+#include "custom_ops/mstopk/mstopk.h"
+#include "custom_ops/mstopk/paper_search.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tensorflow {
+namespace {
+
+template <typename T, typename Index>
+class MstopkOp : public OpKernel {
+ public:
+  explicit MstopkOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_samplings", &num_samplings_));
+    OP_REQUIRES_OK(context, context->GetAttr("sorted", &sorted_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& input = context->input(0);
+    OP_REQUIRES(context, input.dims() >= 1,
+                absl::InvalidArgumentError(
+                    absl::StrCat("input must be >= 1-D, got shape ", input.shape().DebugString())));
+    const int64_t n = input.dim_size(input.dims() - 1);
+    int64_t k = 0;
+    OP_REQUIRES_OK(context, ReadK<Index>(context->input(1), n, &k));
+    TensorShape shape = input.shape();
+    shape.set_dim(input.dims() - 1, k);
+    Tensor* values = nullptr;
+    Tensor* indices = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &values));
+    OP_REQUIRES_OK(context, context->allocate_output(1, shape, &indices));
+    if (shape.num_elements() == 0) return;
+
+    const auto* const x = BitsOf<T>(input);
+    auto* const v = MutableBitsOf<T>(values);
+    Index* const i = indices->flat<Index>().data();
+    const int64_t rows = shape.num_elements() / k;
+    const mstopk::Runtime pool = PoolRuntime(context);
+    if (n <= mstopk::kBlockElements) {  // a row has no parallelism of its own
+      const mstopk::Runtime serial = {pool.kernels, mstopk::SerialFor};
+      pool.parallel_for(rows, [&](int64_t row) {
+        SelectRow(x + row * n, n, k, serial, v + row * k, i + row * k);
+      });
+    } else {
+      for (int64_t row = 0; row < rows; ++row) {
+        SelectRow(x + row * n, n, k, pool, v + row * k, i + row * k);
+      }
+    }
+  }
+
+ private:
+  using Format = typename FormatOf<T>::Type;
+  using Bits = typename Format::Bits;
+
+  void SelectRow(const Bits* x, int64_t n, int64_t k, const mstopk::Runtime& runtime, Bits* values,
+                 Index* indices) const {
+    if (num_samplings_ < 0) {
+      mstopk::TopK(x, n, k, runtime, values, indices);
+    } else {
+      mstopk::PaperTopK<Format>(x, n, k, num_samplings_, runtime, values, indices);
+    }
+    if (sorted_) mstopk::SortByMagnitude(k, values, indices);
+  }
+
+  int64_t num_samplings_;
+  bool sorted_;
+};
+
+#define REGISTER_MSTOPK(T, Index)                                   \
+  REGISTER_KERNEL_BUILDER(Name("Mstopk")                            \
+                              .Device(DEVICE_CPU)                   \
+                              .TypeConstraint<T>("T")               \
+                              .TypeConstraint<Index>("index_type"), \
+                          MstopkOp<T, Index>)
+REGISTER_MSTOPK(float, int32_t);
+REGISTER_MSTOPK(float, int64_t);
+REGISTER_MSTOPK(Eigen::half, int32_t);
+REGISTER_MSTOPK(Eigen::half, int64_t);
+REGISTER_MSTOPK(bfloat16, int32_t);
+REGISTER_MSTOPK(bfloat16, int64_t);
+#undef REGISTER_MSTOPK
+
+}  // namespace
+}  // namespace tensorflow

@@ -1,0 +1,152 @@
+// The exact selection against a full sort, on every adversarial input, instruction set and
+// schedule.
+
+#include "custom_ops/mstopk/mstopk.h"
+
+#include <random>
+#include <set>
+#include <vector>
+
+#include "custom_ops/mstopk/reference.h"
+#include "custom_ops/mstopk/sample.h"
+#include "custom_ops/mstopk/test_inputs.h"
+#include "custom_ops/mstopk/test_runtime.h"
+#include "gtest/gtest.h"
+
+namespace mstopk {
+namespace {
+
+template <typename Bits, typename Index>
+int ExpectTopK(const std::vector<Bits>& x, int64_t k, const Runtime& runtime,
+               const std::string& name) {
+  std::vector<Bits> values(k);
+  std::vector<Index> indices(k, -1);
+  const int reads = TopK(x.data(), x.size(), k, runtime, values.data(), indices.data());
+  const std::vector<int64_t> expected = ReferenceTopK(x, k);
+  const std::vector<int64_t> actual(indices.begin(), indices.end());
+  EXPECT_EQ(actual, expected) << name << " n=" << x.size() << " k=" << k << " "
+                              << runtime.kernels.name;
+  for (int64_t i = 0; i < k; ++i) EXPECT_EQ(values[i], x[expected[i]]);
+  EXPECT_LE(reads, 3) << name;
+  return reads;
+}
+
+template <typename Bits>
+std::vector<Bits> ToBits(const std::vector<float>& x) {
+  std::vector<Bits> bits(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    if constexpr (sizeof(Bits) == 4) {
+      bits[i] = BitsFromFloat(x[i]);
+    } else {
+      bits[i] = ToBFloat16Bits(x[i]);
+    }
+  }
+  return bits;
+}
+
+TEST(TopKTest, MatchesAFullSortOnEveryInput) {
+  std::mt19937_64 random(3);
+  for (const TestInput& input : TestInputs()) {
+    for (const int64_t n : {0, 1, 2, 63, 64, 65, 1000, 16384, 16385, 70000}) {
+      const std::vector<float> x = input.make(n, random);
+      std::set<int64_t> ks = {
+          0, n, n / 1000, n / 100, n / 3, std::min<int64_t>(1, n), std::max<int64_t>(0, n - 1)};
+      for (const int64_t k : ks) {
+        for (const ScanKernels* kernels : SupportedScans()) {
+          ExpectTopK<uint32_t, int32_t>(ToBits<uint32_t>(x), k, {*kernels, SerialFor}, input.name);
+          ExpectTopK<uint16_t, int64_t>(ToBits<uint16_t>(x), k, {*kernels, SerialFor}, input.name);
+        }
+      }
+    }
+  }
+}
+
+TEST(TopKTest, ManyBlocksOnThreadsOutOfOrder) {
+  std::mt19937_64 random(4);
+  const int64_t n = 5 * kBlockElements + 12345;
+  const Runtime runtime = {BestScan(), BackwardsOnThreads};
+  for (const TestInput& input : TestInputs()) {
+    const std::vector<float> x = input.make(n, random);
+    for (const int64_t k : {n / 1000, n / 100}) {
+      ExpectTopK<uint32_t, int64_t>(ToBits<uint32_t>(x), k, runtime, input.name);
+      ExpectTopK<uint16_t, int32_t>(ToBits<uint16_t>(x), k, runtime, input.name);
+    }
+  }
+}
+
+TEST(TopKTest, OneReadOnOrdinaryInputs) {
+  std::mt19937_64 random(5);
+  const std::set<std::string> ordinary = {
+      "normal", "laplace", "clipped", "zeros", "constant", "sparse", "mixed_layer_scales",
+      "one_nan"};
+  for (const TestInput& input : TestInputs()) {
+    if (ordinary.count(input.name) == 0) continue;
+    const std::vector<uint32_t> x = ToBits<uint32_t>(input.make(1 << 20, random));
+    for (const int64_t k : {1 << 10, 10486}) {
+      const int reads = ExpectTopK<uint32_t, int32_t>(x, k, {BestScan(), SerialFor}, input.name);
+      EXPECT_EQ(reads, 1) << input.name << " k=" << k;
+    }
+  }
+}
+
+// Positions that the sample looks at, so that a test can lie to it.
+std::vector<bool> SampledPositions(int64_t n, int64_t k) {
+  std::vector<bool> sampled(n);
+  SampleBracket(n, k, KeyTraits<uint32_t>::kMax, [&](int64_t at, int64_t count, uint32_t* keys) {
+    for (int64_t i = 0; i < count; ++i) {
+      sampled[at + i] = true;
+      keys[i] = static_cast<uint32_t>(at + i);
+    }
+  });
+  return sampled;
+}
+
+TEST(TopKTest, AMisleadingSampleCostsReadsNotCorrectness) {
+  std::mt19937_64 random(6);
+  const int64_t n = 1 << 19;
+  for (const int64_t k : {n / 1000, n / 100}) {
+    const std::vector<bool> sampled = SampledPositions(n, k);
+    for (const bool seen_is_large : {true, false}) {
+      std::vector<uint32_t> x(n);
+      for (int64_t i = 0; i < n; ++i) {
+        const bool large = sampled[i] == seen_is_large;
+        x[i] = BitsFromFloat(std::normal_distribution<float>()(random) + (large ? 1000.0f : 0.0f));
+      }
+      const int reads = ExpectTopK<uint32_t, int32_t>(x, k, {BestScan(), SerialFor}, "misled");
+      // Too few are admitted where all that was seen is large, else far too many.
+      EXPECT_EQ(reads, 3) << "seen_is_large " << seen_is_large << " k=" << k;
+    }
+  }
+}
+
+TEST(TopKTest, TheHistogramPathMatchesToo) {
+  std::mt19937_64 random(7);
+  const Runtime runtime = {BestScan(), BackwardsOnThreads};
+  for (const TestInput& input : TestInputs()) {
+    for (const int64_t n : {1, 1000, 50000}) {
+      const std::vector<float> x = input.make(n, random);
+      const int64_t k = (n + 99) / 100;
+      const std::vector<uint32_t> x32 = ToBits<uint32_t>(x);
+      const std::vector<uint16_t> x16 = ToBits<uint16_t>(x);
+      std::vector<uint32_t> values32(k);
+      std::vector<uint16_t> values16(k);
+      std::vector<int64_t> indices(k);
+      EXPECT_EQ(TopKByHistogram(x32.data(), n, k, runtime, values32.data(), indices.data()), 2);
+      EXPECT_EQ(indices, ReferenceTopK(x32, k)) << input.name;
+      EXPECT_EQ(TopKByHistogram(x16.data(), n, k, runtime, values16.data(), indices.data()), 2);
+      EXPECT_EQ(indices, ReferenceTopK(x16, k)) << input.name;
+    }
+  }
+}
+
+TEST(SortByMagnitudeTest, FallingMagnitudeThenRisingIndex) {
+  std::vector<uint32_t> values = {BitsFromFloat(1), BitsFromFloat(-3), BitsFromFloat(-1),
+                                  BitsFromFloat(3)};
+  std::vector<int32_t> indices = {2, 4, 6, 8};
+  SortByMagnitude<uint32_t, int32_t>(4, values.data(), indices.data());
+  EXPECT_EQ(indices, (std::vector<int32_t>{4, 8, 2, 6}));
+  EXPECT_EQ(values[0], BitsFromFloat(-3));
+}
+
+}  // namespace
+}  // namespace mstopk

@@ -1,0 +1,68 @@
+// Floyd-Rivest style: order statistics of a sample, a few standard deviations either side.
+
+#include "custom_ops/mstopk/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace mstopk {
+namespace {
+
+constexpr int64_t kShortest = 1 << 14;  // below this, looking at everything costs about the same
+constexpr int64_t kPiece = 16;          // a cache line of float32: its other elements are free
+constexpr int64_t kMinSample = 1 << 12;
+constexpr int64_t kMaxSample = 1 << 18;
+constexpr int64_t kSampleShare = 512;  // n / kSampleShare elements, within the limits above
+
+// Standard deviations between the expected rank and the guessed one. Elements of one piece are
+// correlated in real gradients, so this is more than independent draws would need.
+constexpr double kDeviations = 6.0;
+
+uint64_t Mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load) {
+  const Guess everything = {{0, max_key}, static_cast<double>(n), 0.0};
+  if (n <= kShortest) return everything;
+
+  const int64_t pieces = std::clamp(n / kSampleShare, kMinSample, kMaxSample) / kPiece;
+  const int64_t size = pieces * kPiece;
+  std::vector<uint32_t> keys(size);
+  for (int64_t i = 0; i < pieces; ++i) {
+    // One piece per stratum, at a jittered place: a fixed stride could beat with layer sizes.
+    const int64_t begin = i * n / pieces;
+    const int64_t room = (i + 1) * n / pieces - begin - kPiece + 1;
+    const int64_t jitter = static_cast<int64_t>(Mix(static_cast<uint64_t>(n) + i) % room);
+    load(std::max(begin, (begin + jitter) / kPiece * kPiece), kPiece, keys.data() + i * kPiece);
+  }
+
+  const double mean = static_cast<double>(k) * size / n;  // of the sample's share of the top k
+  const double margin = kDeviations * std::sqrt(mean);
+  const int64_t low_rank = static_cast<int64_t>(mean + margin + kDeviations * kDeviations / 2) + 1;
+  const int64_t high_rank = static_cast<int64_t>(mean - margin);
+  if (low_rank >= size) return everything;
+
+  const std::vector<Span<uint32_t>> span = {{keys.data(), size}};
+  const auto key_at = [&](int64_t rank) {
+    return KthLargestKey<uint32_t>(span, rank, {0, max_key}, SerialFor);
+  };
+  const uint32_t low = key_at(low_rank);
+  const uint32_t high = high_rank > 0 ? key_at(high_rank) : max_key;
+  int64_t above = 0;
+  int64_t ties = 0;
+  for (const uint32_t key : keys) {
+    above += key > low;
+    ties += key == low;
+  }
+  const double scale = static_cast<double>(n) / size;
+  return {{low, high}, (above + ties) * scale, ties * scale};
+}
+
+}  // namespace mstopk

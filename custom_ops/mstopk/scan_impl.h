@@ -1,0 +1,97 @@
+// The scan loops, written once. A file of one instruction set defines, before including this file,
+//   MSTOPK_TARGET      the function attribute that allows its instructions (may be empty),
+//   MSTOPK_NAMESPACE   a namespace of its own, so that no two sets share a symbol,
+// and in that namespace the `Vector` functions over tiles of 64 elements that the loops call.
+// No include guard is needed: each translation unit includes it once.
+
+#include <cstdint>
+
+#include "custom_ops/mstopk/scan.h"
+
+namespace mstopk {
+namespace MSTOPK_NAMESPACE {
+
+constexpr int64_t kTile = 64;
+
+// Appends the elements of a tile that `mask` marks. Two are written unconditionally: with at most a
+// few percent admitted that covers nearly every tile without a branch that cannot be predicted.
+template <typename Bits>
+MSTOPK_TARGET inline int64_t AppendMasked(const Bits* tile, uint64_t mask, uint32_t first_offset,
+                                          Bits* bits, uint32_t* offsets) {
+  const int64_t count = __builtin_popcountll(mask);
+  int64_t written = 0;
+  do {
+    for (int unrolled = 0; unrolled < 2; ++unrolled, ++written) {
+      const uint32_t position = mask == 0 ? 0 : __builtin_ctzll(mask);
+      bits[written] = tile[position];
+      offsets[written] = first_offset + position;
+      mask &= mask - 1;
+    }
+  } while (__builtin_expect(mask != 0, 0));
+  return count;
+}
+
+template <typename Bits>
+MSTOPK_TARGET int64_t CollectTiles(const Bits* x, int64_t n, uint32_t floor, uint32_t first_offset,
+                                   Bits* bits, uint32_t* offsets) {
+  int64_t count = 0;
+  int64_t i = 0;
+  for (; i + kTile <= n; i += kTile) {
+    const uint64_t mask = MaskAtLeast(x + i, floor);
+    if (mask == 0) continue;
+    count += AppendMasked(x + i, mask, first_offset + i, bits + count, offsets + count);
+  }
+  for (; i < n; ++i) {
+    if (KeyOf(x[i]) < floor) continue;
+    bits[count] = x[i];
+    offsets[count++] = first_offset + i;
+  }
+  return count;
+}
+
+template <typename Format>
+MSTOPK_TARGET int64_t AccumulateTiles(const typename Format::Bits* grad, const uint32_t* residual,
+                                      int64_t n, uint32_t floor, uint32_t first_offset,
+                                      uint32_t* out, uint32_t* bits, uint32_t* offsets,
+                                      bool* non_finite) {
+  const bool past_caches = out != residual && reinterpret_cast<uintptr_t>(out) % 64 == 0;
+  // The sums as bits; read back from here, since `out` may be on its way past the caches.
+  alignas(64) uint32_t tile[kTile];
+  int64_t count = 0;
+  uint64_t non_finite_mask = 0;
+  int64_t i = 0;
+  for (; i + kTile <= n; i += kTile) {
+    non_finite_mask |= MaskAtLeast(grad + i, Format::kInfinity);
+    AddTile(Format(), grad + i, residual + i, tile);
+    if (past_caches) {
+      StreamTile(tile, out + i);
+    } else {
+      StoreTile(tile, out + i);
+    }
+    const uint64_t mask = MaskAtLeast(tile, floor);
+    if (mask == 0) continue;
+    count += AppendMasked(tile, mask, first_offset + i, bits + count, offsets + count);
+  }
+  for (; i < n; ++i) {
+    non_finite_mask |= KeyOf(grad[i]) >= Format::kInfinity;
+    out[i] = BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i]));
+    if (KeyOf(out[i]) < floor) continue;
+    bits[count] = out[i];
+    offsets[count++] = first_offset + i;
+  }
+  if (past_caches) FenceStores();
+  if (non_finite_mask != 0) *non_finite = true;
+  return count;
+}
+
+constexpr ScanKernels MakeKernels(const char* name) {
+  return {name,
+          CollectTiles<uint32_t>,
+          CollectTiles<uint16_t>,
+          AccumulateTiles<Float32>,
+          AccumulateTiles<Float16>,
+          AccumulateTiles<BFloat16>};
+}
+
+}  // namespace MSTOPK_NAMESPACE
+}  // namespace mstopk

@@ -1,0 +1,55 @@
+// Streaming kernels in plain C++: the reference the other instruction sets are compared with.
+
+#include <cstring>
+
+#include "custom_ops/mstopk/scan.h"
+
+#define MSTOPK_NAMESPACE scalar
+#define MSTOPK_TARGET
+
+namespace mstopk {
+namespace scalar {
+
+template <typename Bits>
+inline uint64_t MaskAtLeast(const Bits* x, uint32_t floor) {
+  uint64_t mask = 0;
+  for (int i = 0; i < 64; ++i) mask |= uint64_t{KeyOf(x[i]) >= floor} << i;
+  return mask;
+}
+
+template <typename Format>
+inline void AddTile(Format, const typename Format::Bits* grad, const uint32_t* residual,
+                    uint32_t* tile) {
+  for (int i = 0; i < 64; ++i) {
+    tile[i] = BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i]));
+  }
+}
+
+inline void StoreTile(const uint32_t* tile, uint32_t* out) {
+  std::memcpy(out, tile, 64 * sizeof(*out));
+}
+inline void StreamTile(const uint32_t* tile, uint32_t* out) { StoreTile(tile, out); }
+inline void FenceStores() {}
+
+}  // namespace scalar
+}  // namespace mstopk
+
+#include "custom_ops/mstopk/scan_impl.h"
+
+namespace mstopk {
+
+const ScanKernels& ScalarScan() {
+  static constexpr ScanKernels kernels = scalar::MakeKernels("scalar");
+  return kernels;
+}
+
+const ScanKernels& BestScan() {
+  static const ScanKernels* const best = [] {
+    if (const ScanKernels* avx512 = Avx512Scan()) return avx512;
+    if (const ScanKernels* avx2 = Avx2Scan()) return avx2;
+    return &ScalarScan();
+  }();
+  return *best;
+}
+
+}  // namespace mstopk
