@@ -32,7 +32,8 @@ def _function_path(graph) -> tuple[object, str]:
     """(outermost function graph, 'outer.….inner' without TensorFlow's per-process numbers)."""
     names = []
     while True:
-        names.append(re.sub(r"_\d+", "", getattr(graph, "name", None) or "graph"))
+        name = re.sub(r"_\d+", "", getattr(graph, "name", None) or "graph")
+        names.append(re.sub(r"[^a-zA-Z0-9_]", "", name))  # e.g. the brackets of <lambda>
         outer = getattr(graph, "outer_graph", None)
         if outer is None or not getattr(outer, "building_function", False):
             return graph, ".".join(reversed(names))

@@ -11,7 +11,7 @@ What arrives here, and where it goes:
 |---------------------------------------------|----------------------------|--------------------|
 | Keras 3 optimizers (keras_hooks.py)         | reduce_gradients           | Communication      |
 | tf_keras optimizers: (gradient, variable)   | _batch_reduce_to           | Communication      |
-| SyncBatchNormalization, `ctx.all_reduce`    | _replica_ctx_all_reduce    | dense collectives  |
+| SyncBatchNormalization, `ctx.all_reduce`    | _batch_reduce_to           | dense collectives  |
 | metrics, assignments, `strategy.reduce`     | _reduce_to                 | dense collectives  |
 """
 
@@ -73,11 +73,20 @@ _VARIABLE_CLASSES = {
 
 
 class ReplicaContext(distribute_lib.ReplicaContext):
-    """The context in which a replica function runs; all_reduce needs no merge_call."""
+    """The context in which a replica function runs."""
 
     @property
     def devices(self):
         return self._strategy.extended.worker_devices
+
+    def all_reduce(self, reduce_op, value, options=None):
+        # Masked here, not below, so that the gradient of a row of no account is masked as well.
+        masked = tf.nest.map_structure(
+            lambda x: x if isinstance(x, tf.IndexedSlices) else self._strategy.extended.masked(x),
+            value,
+            expand_composites=False,
+        )
+        return super().all_reduce(reduce_op, masked, options)
 
 
 class StrategyExtended(mirrored_strategy.MirroredExtended):
@@ -302,12 +311,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         if isinstance(reduce_op, str):
             reduce_op = ReduceOp(reduce_op.upper())
 
-        def reduce(x):
-            if not isinstance(x, tf.IndexedSlices):
-                x = self.masked(tf.convert_to_tensor(x))
-            return self._all_reduce(reduce_op, x)
-
-        return tf.nest.map_structure(reduce, value, expand_composites=False)
+        return tf.nest.map_structure(
+            lambda x: self._all_reduce(reduce_op, x), value, expand_composites=False
+        )
 
     def _gather_to_implementation(self, value, destinations, axis, options):
         value = tf.convert_to_tensor(_component(value))

@@ -1,0 +1,66 @@
+"""What every multi-process test needs: a strategy, and workers that stay in step."""
+
+import pytest
+import tensorflow as tf
+
+from tf_sparse_strategy import collectives
+
+
+@pytest.hookimpl(tryfirst=True, hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remembers whether the test's body failed here."""
+    outcome = yield
+    if outcome.get_result().failed:
+        item.failed_here = True
+
+
+@pytest.fixture(autouse=True)
+def in_step(request, comm):
+    """Ends each test on all workers together: a failure on one is a failure on all.
+
+    Without it the next test's collectives would pair with what the failed one left behind.
+    """
+    yield
+    failed = getattr(request.node, "failed_here", False)
+    failures = int(comm.all_reduce(tf.constant(int(failed)), purpose="in_step"))
+    if failures and not failed:
+        pytest.fail(f"this test failed on {failures} other worker(s)")
+
+
+@pytest.fixture(scope="session")
+def comm():
+    """The collectives of this worker."""
+    collectives.start()
+    return collectives.Collectives(collectives.find_topology())
+
+
+@pytest.fixture(scope="session")
+def topology(comm):
+    """Where this worker stands."""
+    return comm.topology
+
+
+@pytest.fixture
+def strategy(comm):
+    """A new dense SparseStrategy."""
+    import tf_sparse_strategy as tss
+
+    return tss.SparseStrategy()
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def keras(request):
+    """Both Kerases, one after the other."""
+    import importlib
+
+    return importlib.import_module(request.param)
+
+
+@pytest.fixture
+def shared_tmp(comm, topology, tmp_path_factory):
+    """A directory that all workers see."""
+    import pathlib
+
+    path = str(tmp_path_factory.mktemp("shared")).ljust(256).encode()
+    sent = comm.broadcast(tf.io.decode_raw(tf.constant(path), tf.uint8), purpose="shared_tmp")
+    return pathlib.Path(bytes(sent.numpy()).decode().strip())

@@ -1,0 +1,71 @@
+"""Runs one pytest file under real Horovod workers on this machine, some of them posing as other nodes.
+
+    python -m tests.multiprocess.run -np 4 tests/multiprocess/test_collectives.py [pytest arguments]
+
+Four workers stand on two nodes of two ("localhost" and "127.0.0.1" are different hosts to Horovod's
+launcher), so that hierarchical schemes are exercised; `--hosts` overrides. Every worker runs every test, in
+the same order, and stops at the first failure of any (conftest.py). The exit code is the first failing
+worker's; its output is printed. `$XML_OUTPUT_FILE` gets rank 0's JUnit report, or the failing worker's.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+_HOSTS = {4: "localhost:2,127.0.0.1:2"}
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    # A worker that does not call ends the job instead of the patience of the test runner.
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60",
+}
+
+
+def _parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-np", type=int, required=True, help="number of workers")
+    parser.add_argument("--hosts", help="horovodrun's -H, e.g. localhost:2,127.0.0.1:1")
+    parser.add_argument("file", help="the pytest file")
+    return parser.parse_known_args(argv)
+
+
+def main(argv=None) -> int:
+    """Returns the exit code of the job."""
+    args, pytest_args = _parse(argv)
+    hosts = args.hosts or _HOSTS.get(args.np, f"localhost:{args.np}")
+    horovodrun = pathlib.Path(sys.executable).with_name("horovodrun")
+    with tempfile.TemporaryDirectory(prefix="tss_test_") as scratch:
+        worker = [sys.executable, "-m", "tests.multiprocess.worker", scratch, args.file, *pytest_args]
+        command = [str(horovodrun), "--gloo", "-np", str(args.np), "-H", hosts, *worker]
+        paths = os.pathsep.join([os.getcwd(), *sys.path])
+        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        _report(pathlib.Path(scratch), args.np, result)
+    return result.returncode
+
+
+def _report(scratch: pathlib.Path, workers: int, result) -> None:
+    """Prints one worker's log and hands over its JUnit report."""
+    logs = [scratch / f"{rank}.log" for rank in range(workers)]
+    failed = [rank for rank in range(workers) if not (scratch / f"{rank}.ok").exists()]
+    # Workers that a failing one dragged along have less to tell than the one that left a report.
+    shown = next((r for r in failed if (scratch / f"{r}.failed").exists()), failed[0] if failed else 0)
+    for rank in {shown, *(failed[:1])}:
+        print(f"---- worker {rank} of {workers} ----")
+        print(logs[rank].read_text() if logs[rank].exists() else "(never started)")
+    if failed:
+        print("---- launcher ----", result.stdout[-2000:], result.stderr[-2000:], sep="\n")
+    report = scratch / f"{shown}.xml"
+    if "XML_OUTPUT_FILE" in os.environ and report.exists():
+        shutil.copy(report, os.environ["XML_OUTPUT_FILE"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

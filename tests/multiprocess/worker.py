@@ -1,0 +1,36 @@
+"""One worker of a multi-process test: pytest on one file, its output and verdict kept in files."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+
+def main() -> int:
+    """Runs pytest; leaves <rank>.log, <rank>.xml and <rank>.ok or <rank>.failed in the directory given."""
+    scratch, file, *pytest_args = sys.argv[1:]
+    rank = os.environ["HOROVOD_RANK"]
+    directory = pathlib.Path(scratch)
+    with open(directory / f"{rank}.log", "w", buffering=1) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        code = pytest.main(
+            [
+                file,
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--timeout=150",
+                "--timeout-method=thread",
+                f"--junitxml={directory / rank}.xml",
+                *pytest_args,
+            ]
+        )
+        (directory / f"{rank}.{'ok' if code == 0 else 'failed'}").touch()
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
