@@ -109,7 +109,7 @@ def tss_cc_library(name, srcs = [], hdrs = [], deps = [], copts = []):
         deps = deps,
     )
 
-def tss_cc_test(name, srcs = None, deps = [], size = "small", tensorflow = False):
+def tss_cc_test(name, srcs = None, deps = [], size = "small"):
     """A GoogleTest program; `bazel test --config=asan` or `--config=ubsan` instruments it.
 
     Args:
@@ -117,14 +117,12 @@ def tss_cc_test(name, srcs = None, deps = [], size = "small", tensorflow = False
       srcs: source files.
       deps: libraries under test.
       size: Bazel's limit of time.
-      tensorflow: whether the test needs TensorFlow's headers, e.g. to test a shape function.
     """
     native.cc_test(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
-        copts = TF_COPTS if tensorflow else _COPTS,
-        deps = deps + ["//tools/bazel:gtest_main"] +
-               (["@local_tf//:framework"] if tensorflow else []),
+        copts = _COPTS,
+        deps = deps + ["//tools/bazel:gtest_main"],
         size = size,
         tags = ["cc"],
     )

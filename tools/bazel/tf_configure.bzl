@@ -6,7 +6,6 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 print(json.dumps({
     "include": tf.sysconfig.get_include(),
-    "lib": tf.sysconfig.get_lib(),
     "copts": [f for f in tf.sysconfig.get_compile_flags() if not f.startswith("-I")],
     "linkopts": tf.sysconfig.get_link_flags(),
 }))
@@ -26,7 +25,7 @@ cc_library(
 
 cc_library(
     name = "framework",
-    linkopts = {linkopts} + ["-Wl,-rpath,{lib}"],
+    linkopts = {linkopts},
     deps = [":headers"],
 )
 
@@ -64,7 +63,6 @@ def _tf_configure_impl(rctx):
     rctx.symlink(tf["include"], "include")
     rctx.file("flags.bzl", "TF_COPTS = %r\n" % tf["copts"])
     rctx.file("BUILD", _BUILD.format(
-        lib = tf["lib"],
         linkopts = repr(tf["linkopts"]),
         python = python,
     ))

@@ -1,4 +1,4 @@
-"""Smoke test of the installed wheel: imports it, checks its names, trains one worker.
+"""Smoke test of the installed wheel: its names, its operators, a training with one worker.
 
 Run as `python smoke_test.py SITE_PACKAGES` outside the checkout.
 """
@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 
+import custom_ops
 import tf_sparse_strategy as tss
 
 
@@ -19,6 +20,9 @@ def main() -> None:
     assert not (site / "tests").exists(), "the wheel ships the tests"
     for name in tss.__all__:
         assert hasattr(tss, name), f"tss.__all__ names {name}, which is missing"
+
+    top = custom_ops.mstopk(np.array([1.0, -3.0, 2.0], "float32"), 1)
+    assert top.indices.numpy().tolist() == [1], f"custom_ops.mstopk selects {top.indices}"
 
     keras.utils.set_random_seed(0)
     features = np.random.normal(size=(64, 4)).astype("float32")
