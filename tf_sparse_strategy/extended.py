@@ -30,8 +30,8 @@ from tensorflow.python.distribute import (
     reduce_util,
     values,
 )
-from tensorflow.python.eager import record
-from tensorflow.python.framework import ops, random_seed
+from tensorflow.python.eager import context, record
+from tensorflow.python.framework import ops
 from tensorflow.python.trackable import base as trackable
 
 from tf_sparse_strategy import input as input_pipeline
@@ -39,6 +39,7 @@ from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.sharding_policy import Sharding
 
 ReduceOp = reduce_util.ReduceOp
 _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
@@ -122,11 +123,12 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self._is_chief = self._rank == 0
         self.experimental_enable_get_next_as_optional = True
         self._local = threading.local()
+        self._sharding = Sharding(collectives, _auto_shard, _batch_size)
         self._agree_on_seed()
 
     def _agree_on_seed(self):
         """Unless the user set one, all workers take rank 0's random seed, so that `shuffle` agrees."""
-        if self._size > 1 and random_seed.get_seed(None)[0] is None:
+        if self._size > 1 and context.global_seed() is None:
             seed = tf.random.Generator.from_non_deterministic_state().uniform(
                 [], 0, 2**31 - 1, tf.int32
             )
@@ -229,10 +231,10 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             args = tuple(a.data if isinstance(a, input_pipeline.Batch) else a for a in args)
         self._local.batch = batch or outer
         try:
-            context = ReplicaContext(
+            replica = ReplicaContext(
                 self._container_strategy(), replica_id_in_sync_group=self._rank
             )
-            with ops.device(self._devices[0]), context:
+            with ops.device(self._devices[0]), replica:
                 return fn(*args, **kwargs)
         finally:
             self._local.batch = outer
@@ -363,20 +365,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
-        input_pipeline.check_batched(dataset)
-        if self._size == 1:
-            return self._distributed(dataset, options, agreement=None)
-        consumer = keras_hooks.consumer()
-        policy = self._shard_policy(dataset, consumer)
-        if policy == tf.data.experimental.AutoShardPolicy.DATA:
-            static = input_pipeline.static_batch_size(dataset)
-            tagged = consumer is not None and (static is None or static % self._size > 0)
-            dataset = input_pipeline.shard_batches(dataset, self._size, self._rank, tagged)
-            return self._distributed(dataset, options, agreement=None)
-        dataset = self._shard_files(dataset, policy)
-        if consumer is None:
-            return self._distributed(dataset, options, agreement="all")
-        return self._distributed(input_pipeline.tag_batches(dataset), options, agreement="rows")
+        part, agreement = self._sharding.share(dataset, keras_hooks.consumer())
+        return self._distributed(part, options, agreement)
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
         _refuse_per_replica(options)
@@ -395,55 +385,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             agreement=agreement,
         )
 
-    def _shard_policy(self, dataset, consumer):
-        """DATA, FILE, OFF or HINT, the same on every worker."""
-        policies = tf.data.experimental.AutoShardPolicy
-        asked = dataset.options().experimental_distribute.auto_shard_policy
-        if consumer == "predict":
-            return policies.DATA  # the only one that keeps the order of the rows
-        if asked in (policies.DATA, policies.OFF, policies.HINT):
-            return asked
-        enough = input_pipeline.reads_files(dataset) and self._has_a_file(dataset)
-        if self._agree(enough):
-            return policies.FILE
-        if asked == policies.FILE:
-            raise ValueError(
-                f"auto_shard_policy=FILE needs at least one input file per worker; there are "
-                f"{self._size} workers and some got none. Write more files, or use "
-                "AutoShardPolicy.DATA."
-            )
-        return policies.DATA
-
-    def _agree(self, condition: bool) -> bool:
-        return bool(self.collectives.all_reduce(tf.constant(condition), op="min", purpose="agree"))
-
-    def _has_a_file(self, dataset) -> bool:
-        sharded = input_ops.auto_shard_dataset(dataset, self._size, self._rank, self._size)
-        try:
-            next(iter(sharded), None)
-        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
-            return False
-        return True
-
-    def _shard_files(self, dataset, policy):
-        batch_size = int(data_distribute.compute_batch_size(dataset))
-        if batch_size == -1:
-            raise ValueError(
-                "cannot tell the global batch size of a dataset sharded by files; end the pipeline with "
-                "dataset.batch(global_batch_size), or use AutoShardPolicy.DATA."
-            )
-        if batch_size < self._size:
-            raise ValueError(
-                f"the global batch has {batch_size} rows for {self._size} workers; every worker needs at "
-                "least one. Raise the batch size given to dataset.batch()."
-            )
-        if policy != tf.data.experimental.AutoShardPolicy.OFF:
-            dataset = input_ops.auto_shard_dataset(dataset, self._size, self._rank, self._size)
-        return dataset.rebatch(batch_size // self._size + (self._rank < batch_size % self._size))
-
     def _experimental_distribute_values_from_function(self, value_fn):
-        context = distribute_lib.ValueContext(self._rank, self._size)
-        return distribute_utils.regroup([value_fn(context)], always_wrap=True)
+        value = value_fn(distribute_lib.ValueContext(self._rank, self._size))
+        return distribute_utils.regroup([value], always_wrap=True)
 
     def _make_dataset_iterator(self, dataset):
         raise _v1_error("make_dataset_iterator")
@@ -453,6 +397,14 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def _experimental_make_numpy_dataset(self, numpy_input, session):
         raise _v1_error("experimental_make_numpy_dataset")
+
+
+def _auto_shard(dataset, num_shards, index):
+    return input_ops.auto_shard_dataset(dataset, num_shards, index, num_shards)
+
+
+def _batch_size(dataset) -> int:
+    return int(data_distribute.compute_batch_size(dataset))
 
 
 def _v1_error(method: str) -> NotImplementedError:
@@ -599,9 +551,9 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
     """This worker's part of a dataset."""
 
     def __init__(self, input_workers, strategy, dataset, options, agreement):
-        context = strategy.extended._make_input_context()
+        input_context = strategy.extended._make_input_context()
         super().__init__(
-            input_workers, strategy, [context], lambda _: dataset, options=options
+            input_workers, strategy, [input_context], lambda _: dataset, options=options
         )
         self._agreement = agreement
 

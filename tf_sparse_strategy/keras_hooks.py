@@ -140,13 +140,18 @@ def _module(frame) -> str:
 def consumer() -> Optional[str]:
     """Which Keras loop is asking for a distributed dataset: "fit", "evaluate", "predict" or None.
 
-    None also when the user's own code asks: only Keras's loops pass a batch to `run` unopened.
+    None also when the user's own code asks, be it in a callback of `fit`: only Keras's loops pass a
+    batch to `run` unopened.
     """
-    for frame in _callers():
-        module = _module(frame)
-        if module.startswith(_KERAS_PACKAGES) and frame.f_code.co_name in _CONSUMERS:
-            return frame.f_code.co_name
-    return None
+    ours_and_tensorflow = ("tf_sparse_strategy", "tensorflow")
+    asking = itertools.dropwhile(
+        lambda frame: _module(frame).startswith(ours_and_tensorflow), _callers()
+    )
+    in_keras = itertools.takewhile(
+        lambda frame: _module(frame).startswith(_KERAS_PACKAGES), asking
+    )
+    names = (frame.f_code.co_name for frame in in_keras)
+    return next((name for name in names if name in _CONSUMERS), None)
 
 
 def is_predict_step(fn: Callable) -> bool:

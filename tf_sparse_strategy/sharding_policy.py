@@ -1,0 +1,104 @@
+"""Decides, for all workers alike, how a dataset is shared out: by files, by rows, or not at all."""
+
+import dataclasses
+from typing import Callable, Optional
+
+import tensorflow as tf
+
+from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy.collectives import Collectives
+
+Policy = tf.data.experimental.AutoShardPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """Shares datasets of global batches out over the workers of `collectives`.
+
+    Args:
+      collectives: of this worker.
+      auto_shard: (dataset, number of shards, index) -> the dataset with its files shared out.
+      batch_size: dataset -> its batch size, or -1 where that cannot be told.
+    """
+
+    collectives: Collectives
+    auto_shard: Callable[[tf.data.Dataset, int, int], tf.data.Dataset]
+    batch_size: Callable[[tf.data.Dataset], int]
+
+    def share(
+        self, dataset: tf.data.Dataset, consumer: Optional[str]
+    ) -> tuple[tf.data.Dataset, Optional[str]]:
+        """Returns (this worker's part, how workers must agree that data is left).
+
+        Args:
+          dataset: yields global batches.
+          consumer: the Keras loop that will read it and understands `input.Batch`, or None.
+
+        Returns:
+          The agreement is None where all parts end together of themselves, "all" to end with the
+          first worker that has no more, "rows" to go on until no worker has a row left.
+
+        Raises:
+          ValueError: not batched, fewer rows per batch than workers, or fewer files than workers under
+            AutoShardPolicy.FILE.
+        """
+        input_pipeline.check_batched(dataset)
+        workers = self.collectives.topology.num_workers
+        if workers == 1:
+            return dataset, None
+        policy = self._policy(dataset, consumer)
+        if policy == Policy.DATA:
+            static = input_pipeline.static_batch_size(dataset)
+            tagged = consumer is not None and (static is None or static % workers > 0)
+            rank = self.collectives.topology.rank
+            return input_pipeline.shard_batches(dataset, workers, rank, tagged), None
+        part = self._own_files(dataset, policy)
+        if consumer is None:
+            return part, "all"
+        return input_pipeline.tag_batches(part), "rows"
+
+    def _policy(self, dataset, consumer) -> Policy:
+        asked = dataset.options().experimental_distribute.auto_shard_policy
+        if consumer == "predict":
+            return Policy.DATA  # the only one that keeps the order of the rows
+        if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
+            return asked
+        enough = input_pipeline.reads_files(dataset) and self._has_a_file(dataset)
+        everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")
+        if bool(everywhere):
+            return Policy.FILE
+        if asked == Policy.FILE:
+            raise ValueError(
+                "auto_shard_policy=FILE needs at least one input file per worker; there are "
+                f"{self.collectives.topology.num_workers} workers and some got none. Write more files, "
+                "or use AutoShardPolicy.DATA."
+            )
+        return Policy.DATA
+
+    def _shard(self, dataset):
+        topology = self.collectives.topology
+        return self.auto_shard(dataset, topology.num_workers, topology.rank)
+
+    def _has_a_file(self, dataset) -> bool:
+        try:
+            next(iter(self._shard(dataset)), None)
+        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
+            return False
+        return True
+
+    def _own_files(self, dataset, policy):
+        """This worker's files (or, under OFF, all it was given) in batches of its share."""
+        workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
+        size = self.batch_size(dataset)
+        if size == -1:
+            raise ValueError(
+                "cannot tell the global batch size of a dataset sharded by files; end the pipeline with "
+                "dataset.batch(global_batch_size), or use AutoShardPolicy.DATA."
+            )
+        if size < workers:
+            raise ValueError(
+                f"the global batch has {size} rows for {workers} workers; every worker needs at least "
+                "one. Raise the batch size given to dataset.batch()."
+            )
+        part = dataset if policy == Policy.OFF else self._shard(dataset)
+        return part.rebatch(size // workers + (rank < size % workers))
