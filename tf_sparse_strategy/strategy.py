@@ -32,11 +32,14 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       RuntimeError: accelerators were not limited to one per process.
 
     Example:
-      >>> strategy = SparseStrategy()
+      >>> import keras, numpy
+      >>> strategy = SparseStrategy()     # horovodrun --gloo -np 8 -H vm1:4,vm2:4 python train.py
       >>> with strategy.scope():
-      ...     model = keras.Sequential([keras.layers.Dense(1)])
+      ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
       ...     model.compile(optimizer="sgd", loss="mse")
-      >>> model.fit(dataset)     # horovodrun -np 8 -H vm1:4,vm2:4 python train.py
+      >>> history = model.fit(numpy.ones([8, 3]), numpy.ones([8]), batch_size=4, verbose=0)
+      >>> strategy.num_replicas_in_sync   # 1 when launched plainly
+      1
     """
 
     def __init__(

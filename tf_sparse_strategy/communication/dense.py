@@ -22,7 +22,8 @@ class Dense(Communication):
     large that even that does not fit behind the computation.
 
     Example:
-      >>> strategy = SparseStrategy(communication=Dense())
+      >>> import tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy(communication=tss.communication.Dense())
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
     """

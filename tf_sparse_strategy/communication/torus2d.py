@@ -22,7 +22,8 @@ class Torus2D(Communication):
     node three phases do the work of one; `Dense` is then never worse.
 
     Example:
-      >>> strategy = SparseStrategy(communication=Torus2D())
+      >>> import tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy(communication=tss.communication.Torus2D())
 
     Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018,
     section 2.2; the baseline of Shi et al., MLSys 2021, section 5.3.

@@ -1,0 +1,53 @@
+"""Documentation that is run: the examples in docstrings and README's Python."""
+
+import doctest
+import importlib
+import pathlib
+import pkgutil
+import re
+
+import pytest
+
+import tf_sparse_strategy
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+MODULES = ["tf_sparse_strategy"] + [
+    module.name
+    for module in pkgutil.walk_packages(tf_sparse_strategy.__path__, "tf_sparse_strategy.")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    failures, _ = doctest.testmod(importlib.import_module(name), verbose=False)
+    assert failures == 0
+
+
+def test_the_main_docstrings_have_examples():
+    finder = doctest.DocTestFinder()
+    found = finder.find(importlib.import_module("tf_sparse_strategy.strategy"))
+    assert any(test.examples for test in found)
+
+
+def test_readme_python_runs():
+    import tf_sparse_strategy as tss
+
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+        if "model.fit" not in block:
+            exec(block, {"tss": tss})
+
+
+def test_a_wrong_example_is_found():
+    def documented():
+        """
+        >>> 1 + 1
+        3
+        """
+
+    [test] = doctest.DocTestFinder().find(documented, globs={})
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(test, out=lambda _: None)
+    assert runner.summarize(verbose=False).failed == 1
