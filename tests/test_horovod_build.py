@@ -106,12 +106,19 @@ def test_fingerprint_follows_edits_and_gpu() -> None:
     reference = build.fingerprint(EDITS, gpu=False)
     assert reference == build.fingerprint(EDITS, gpu=False)
     changed = dataclasses.replace(EDITS[0], replacement="// other\n")
+    reworded = dataclasses.replace(EDITS[0], reason="in other words")
+    assert reference == build.fingerprint((reworded, *EDITS[1:]), gpu=False)
     others = {
         build.fingerprint(EDITS, gpu=True),
         build.fingerprint(EDITS[1:], gpu=False),
         build.fingerprint((changed, *EDITS[1:]), gpu=False),
     }
     assert len(others | {reference}) == 4
+
+
+def test_readme_has_the_current_table() -> None:
+    readme = pathlib.Path(build.__file__).with_name("README.md").read_text()
+    assert build.edits_table() in readme
 
 
 def test_missing_compiler_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

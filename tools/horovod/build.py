@@ -30,6 +30,9 @@ FEATURES = {
     "HOROVOD_WITHOUT_NVTX": "1",  # else depends on whether the machine has NVIDIA's profiler
 }
 
+# What the user may say about a GPU machine; Horovod's CMake files read it.
+GPU_SETTINGS = ("HOROVOD_CUDA_HOME", "HOROVOD_NCCL_HOME", "HOROVOD_BUILD_CUDA_CC_LIST")
+
 
 class BuildError(RuntimeError):
     """The machine lacks something, or the compilation failed."""
@@ -39,11 +42,11 @@ def fingerprint(edits: Iterable[Edit], gpu: bool) -> str:
     """Returns 12 hexadecimal digits that change with anything the wheel depends on."""
     inputs = (
         sdist.SHA256,
-        tuple(edits),
+        [(edit.file, edit.expected, edit.replacement) for edit in edits],
         sorted(FEATURES.items()),
         importlib.metadata.version("tensorflow"),
         sysconfig.get_config_var("EXT_SUFFIX"),
-        gpu,
+        [os.environ.get(name) for name in GPU_SETTINGS] if gpu else None,
     )
     return hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]
 
@@ -88,11 +91,10 @@ def build_path() -> str:
 
 def build_environment(version: str, gpu: bool, source: pathlib.Path) -> dict[str, str]:
     """Returns the environment of the build: ours, without foreign HOROVOD_ and make settings."""
-    kept = ("HOROVOD_CUDA_HOME", "HOROVOD_NCCL_HOME", "HOROVOD_BUILD_CUDA_CC_LIST") if gpu else ()
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name in kept or not name.startswith(("HOROVOD_", "MAKE", "MFLAGS"))
+        if (gpu and name in GPU_SETTINGS) or not name.startswith(("HOROVOD_", "MAKE", "MFLAGS"))
     }
     environment |= FEATURES
     environment["PATH"] = build_path()
