@@ -28,6 +28,7 @@ LAYERS = (
         "tf_sparse_strategy.metrics",
         "tf_sparse_strategy.overlap",
         "tf_sparse_strategy.residual",
+        "tf_sparse_strategy.sharding_policy",
     ),
     ("tf_sparse_strategy.extended",),
     ("tf_sparse_strategy.cli", "tf_sparse_strategy.strategy"),

@@ -36,15 +36,18 @@ missing_packages() {
 
 # logged NAME WHAT COMMAND...: runs a long step with its output in a log and a sign of life.
 logged() {
-  local log="$cache/$1.log" what=$2 start=$SECONDS status=0
+  local log="$cache/$1.log" what=$2 start=$SECONDS next=30 status=0
   shift 2
   say "$what (log: $log)"
   # Without the lock: a Bazel server started here would hold it until it exits.
   "$@" >"$log" 2>&1 9>&- &
   local job=$!
   while kill -0 "$job" 2>/dev/null; do
-    sleep 1
-    (((SECONDS - start) % 30)) || say "  ... still at it after $((SECONDS - start)) s"
+    sleep 0.2
+    if ((SECONDS - start >= next)); then
+      say "  ... still at it after $next s"
+      ((next += 30))
+    fi
   done
   wait "$job" || status=$?
   if ((status)); then
