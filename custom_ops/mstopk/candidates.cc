@@ -111,24 +111,29 @@ void EmitWinners(const Candidates<Bits>& candidates, uint32_t floor, uint32_t ce
   const int64_t block_count = candidates.blocks.size();
   struct Share {
     int64_t certain = 0;
-    int64_t ties = 0;  // first those present, then those granted
+    int64_t ties = 0;    // first those present, then those granted
+    bool split = false;  // whether some, but not all, of those present were granted
     int64_t begin = 0;
   };
   std::vector<Share> shares(block_count);
   parallel_for(block_count, [&](int64_t b) {
     const CandidateBlock<Bits>& block = candidates.blocks[b];
-    int64_t at_least_floor = 0;
+    const Bits* const bits = block.bits();
+    int32_t at_least_certain = 0;  // a block has fewer than 2^31 elements
+    int32_t at_least_floor = 0;
     for (int64_t i = 0; i < block.size; ++i) {
-      shares[b].certain += KeyOf(block.bits()[i]) >= certain;
-      at_least_floor += KeyOf(block.bits()[i]) >= floor;
+      at_least_certain += KeyOf(bits[i]) >= certain;
+      at_least_floor += KeyOf(bits[i]) >= floor;
     }
-    shares[b].ties = at_least_floor - shares[b].certain;
+    shares[b].certain = at_least_certain;
+    shares[b].ties = at_least_floor - at_least_certain;
   });
 
   int64_t ties_wanted = k;
   for (const Share& share : shares) ties_wanted -= share.certain;
   int64_t begin = 0;
   for (Share& share : shares) {
+    share.split = share.ties > ties_wanted && ties_wanted > 0;
     share.ties = std::min(share.ties, ties_wanted);
     ties_wanted -= share.ties;
     share.begin = begin;
@@ -139,15 +144,24 @@ void EmitWinners(const Candidates<Bits>& candidates, uint32_t floor, uint32_t ce
     const CandidateBlock<Bits>& block = candidates.blocks[b];
     const Index first = static_cast<Index>(b * kBlockElements);
     int64_t out = shares[b].begin;
-    int64_t ties_left = shares[b].ties;
     const int64_t end = out + shares[b].certain + shares[b].ties;
-    for (int64_t i = 0; out < end; ++i) {  // writing before deciding costs no branch
-      const uint32_t key = KeyOf(block.bits()[i]);
-      values[out] = block.bits()[i];
-      indices[out] = first + static_cast<Index>(block.offsets()[i]);
-      const bool tie = (key >= floor) & (key < certain) & (ties_left > 0);
-      ties_left -= tie;
-      out += (key >= certain) | tie;
+    const auto emit_while = [&](auto&& wins) {
+      for (int64_t i = 0; out < end; ++i) {  // writing before deciding costs no branch
+        values[out] = block.bits()[i];
+        indices[out] = first + static_cast<Index>(block.offsets()[i]);
+        out += wins(KeyOf(block.bits()[i]));
+      }
+    };
+    if (shares[b].split) {
+      int64_t ties_left = shares[b].ties;
+      emit_while([&](uint32_t key) {
+        const bool tie = (key >= floor) & (key < certain) & (ties_left > 0);
+        ties_left -= tie;
+        return (key >= certain) | tie;
+      });
+    } else {
+      const uint32_t least = shares[b].ties > 0 ? floor : certain;
+      emit_while([least](uint32_t key) { return key >= least; });
     }
   });
 }

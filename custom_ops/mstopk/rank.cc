@@ -9,61 +9,69 @@
 namespace mstopk {
 namespace {
 
-constexpr int kBinBits = 10;
-constexpr uint32_t kLastBin = (1u << kBinBits) - 1;
+constexpr uint32_t kBins = 1024;
 constexpr int64_t kStripes = 16;  // bounds the memory and the serial sum of the histograms
 
+// Bins of equal width over a range of keys, and one more for the keys above it.
 struct Binning {
-  uint32_t low;
+  KeyRange range;
   int shift;
-  uint32_t BinOf(uint32_t key) const { return std::min((key - low) >> shift, kLastBin); }
+
+  explicit Binning(KeyRange keys) : range(keys), shift(0) {
+    while (((range.high - range.low) >> shift) >= kBins) ++shift;
+  }
+  uint32_t BinOf(uint32_t key) const { return std::min((key - range.low) >> shift, kBins); }
 };
 
-Binning MakeBinning(KeyRange range) {
-  int shift = 0;
-  while (((range.high - range.low) >> shift) > kLastBin) ++shift;
-  return {range.low, shift};
-}
+// Most keys may fall into one bin: elements take turns at a few tables, since increments of one
+// counter have to wait for each other. 32 bits suffice: a stripe has fewer than 2^32 elements.
+constexpr int64_t kTables = 4;
+using Histogram = std::array<std::array<uint32_t, kBins + 1>, kTables>;
 
 }  // namespace
 
 template <typename Bits>
 uint32_t KthLargestKey(const std::vector<Span<Bits>>& spans, int64_t k, KeyRange range,
                        const ParallelFor& parallel_for) {
-  const Binning binning = MakeBinning(range);
+  const Binning binning(range);
   const int64_t count = spans.size();
   const int64_t stripes = std::min(count, kStripes);
-  // Calls visit(key) for every element of a stripe of the spans.
+  // Calls visit(key, i) for every element of a stripe of the spans.
   const auto for_each_key = [&](int64_t stripe, auto&& visit) {
     for (int64_t s = stripe * count / stripes; s < (stripe + 1) * count / stripes; ++s) {
-      for (int64_t i = 0; i < spans[s].size; ++i) visit(KeyOf(spans[s].data[i]));
+      for (int64_t i = 0; i < spans[s].size; ++i) visit(KeyOf(spans[s].data[i]), i);
     }
   };
 
-  std::vector<std::array<int64_t, kLastBin + 1>> histograms(stripes);
+  std::vector<Histogram> histograms(stripes);
   parallel_for(stripes, [&](int64_t stripe) {
-    auto& histogram = histograms[stripe];
-    histogram.fill(0);
-    for_each_key(stripe, [&](uint32_t key) { ++histogram[binning.BinOf(key)]; });
+    Histogram& histogram = histograms[stripe];
+    for_each_key(stripe,
+                 [&](uint32_t key, int64_t i) { ++histogram[i % kTables][binning.BinOf(key)]; });
+    for (int64_t table = 1; table < kTables; ++table) {
+      for (uint32_t bin = 0; bin <= kBins; ++bin) histogram[0][bin] += histogram[table][bin];
+    }
   });
 
   int64_t rank = k;  // among the elements of the crossing bin, once the bins above are passed
-  uint32_t crossing = kLastBin;
+  uint32_t crossing = kBins;
+  int64_t in_bin = 0;
   for (;; --crossing) {
-    int64_t in_bin = 0;
-    for (const auto& histogram : histograms) in_bin += histogram[crossing];
+    in_bin = 0;
+    for (const Histogram& histogram : histograms) in_bin += histogram[0][crossing];
     if (rank <= in_bin) break;
     rank -= in_bin;
   }
-  if (binning.shift == 0 && crossing != kLastBin) return binning.low + crossing;
+  if (binning.shift == 0 && crossing != kBins) return range.low + crossing;
 
   std::vector<std::vector<uint32_t>> members(stripes);
   parallel_for(stripes, [&](int64_t stripe) {
-    members[stripe].reserve(histograms[stripe][crossing]);
-    for_each_key(stripe, [&](uint32_t key) {
+    members[stripe].reserve(histograms[stripe][0][crossing]);
+    for_each_key(stripe, [&](uint32_t key, int64_t) {
       if (binning.BinOf(key) == crossing) members[stripe].push_back(key);
     });
   });
+  members[0].reserve(in_bin);
   for (int64_t stripe = 1; stripe < stripes; ++stripe) {
     members[0].insert(members[0].end(), members[stripe].begin(), members[stripe].end());
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 namespace mstopk {
@@ -49,20 +50,18 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
   const int64_t high_rank = static_cast<int64_t>(mean - margin);
   if (low_rank >= size) return everything;
 
-  const std::vector<Span<uint32_t>> span = {{keys.data(), size}};
-  const auto key_at = [&](int64_t rank) {
-    return KthLargestKey<uint32_t>(span, rank, {0, max_key}, SerialFor);
-  };
-  const uint32_t low = key_at(low_rank);
-  const uint32_t high = high_rank > 0 ? key_at(high_rank) : max_key;
-  int64_t above = 0;
-  int64_t ties = 0;
+  const uint32_t low =
+      KthLargestKey<uint32_t>({{keys.data(), size}}, low_rank, {0, max_key}, SerialFor);
+  std::vector<uint32_t> top;
+  top.reserve(2 * low_rank);
   for (const uint32_t key : keys) {
-    above += key > low;
-    ties += key == low;
+    if (key >= low) top.push_back(key);
   }
+  const int64_t ties = std::count(top.begin(), top.end(), low);
+  const auto high = top.begin() + (std::max<int64_t>(high_rank, 1) - 1);
+  std::nth_element(top.begin(), high, top.end(), std::greater<>());
   const double scale = static_cast<double>(n) / size;
-  return {{low, high}, (above + ties) * scale, ties * scale};
+  return {{low, *high}, top.size() * scale, ties * scale};
 }
 
 }  // namespace mstopk
