@@ -70,5 +70,4 @@ def _tf_configure_impl(rctx):
 tf_configure = repository_rule(
     implementation = _tf_configure_impl,
     environ = ["TSS_PYTHON"],
-    local = True,
 )
