@@ -19,6 +19,7 @@ LAYERS = (
     ),
     (
         "tf_sparse_strategy.bucketing",
+        "tf_sparse_strategy.callbacks",
         "tf_sparse_strategy.communication",
         "tf_sparse_strategy.cost_model",
         "tf_sparse_strategy.embedding",
@@ -28,10 +29,12 @@ LAYERS = (
         "tf_sparse_strategy.metrics",
         "tf_sparse_strategy.overlap",
         "tf_sparse_strategy.residual",
+        "tf_sparse_strategy.trace",
         "tf_sparse_strategy.sharding_policy",
+        "tf_sparse_strategy.trace",
     ),
     ("tf_sparse_strategy.extended",),
-    ("tf_sparse_strategy.cli", "tf_sparse_strategy.strategy"),
+    ("tf_sparse_strategy.callbacks", "tf_sparse_strategy.cli", "tf_sparse_strategy.strategy"),
     ("tf_sparse_strategy",),
     ("benchmarks", "examples"),
 )
