@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from tools import house_rules
-from tools.bazel import missing_targets, targets
+from tools.bazel import add_targets, missing_targets, targets
 from tools.python_imports import imported_names
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -47,13 +47,8 @@ def test_long_files_are_reported() -> None:
 
 
 def test_every_source_file_has_a_bazel_target() -> None:
-    tree = targets.read_tree(ROOT)
-    owner = targets.owners(tree)
-    missing = [
-        missing_targets.suggestion(path, ROOT, owner)
-        for path in targets.uncovered_files(ROOT, tree)
-    ]
-    assert not missing, "paste these:\n\n" + "\n\n".join(missing)
+    missing = targets.uncovered_files(ROOT, targets.read_tree(ROOT))
+    assert not missing, f"`python -m tools.bazel.add_targets` helps: {missing}"
 
 
 def test_every_test_file_is_run_by_bazel() -> None:
@@ -70,7 +65,7 @@ def test_every_test_file_is_run_by_bazel() -> None:
 
 def test_bazel_deps_are_complete() -> None:
     missing = missing_targets.missing_deps(ROOT, targets.read_tree(ROOT))
-    assert not missing, "\n".join(missing)
+    assert not missing, "\n".join(map(str, missing))
 
 
 # Negative controls: each rule finds the breach in a made-up file, and only there.
@@ -166,8 +161,10 @@ def made_up_tree(tmp_path: pathlib.Path) -> pathlib.Path:
     (tools / "also_listed.py").write_text("")
     (tools / "unlisted.py").write_text("import tools.listed")
     (tools / "BUILD").write_text(
-        'load("//x.bzl", "tss_py_library")\npackage(default_visibility = ["//:__subpackages__"])\n'
-        '[tss_py_library(name = name) for name in ["listed", "also_listed"]]\n'
+        'load("//tools/bazel:defs.bzl", "tss_py_library")\n'
+        'package(default_visibility = ["//:__subpackages__"])\n'
+        'tss_py_library(name = "listed")\n'
+        '[tss_py_library(name = name) for name in ["also_listed"]]\n'
     )
     return tmp_path
 
@@ -175,12 +172,44 @@ def made_up_tree(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_target_rules(made_up_tree: pathlib.Path) -> None:
     tree = targets.read_tree(made_up_tree)
     assert targets.uncovered_files(made_up_tree, tree) == ["tools/unlisted.py"]
-    suggestion = missing_targets.suggestion("tools/unlisted.py", made_up_tree, targets.owners(tree))
-    assert suggestion == (
-        '# tools/BUILD\ntss_py_library(\n    name = "unlisted",\n'
-        '    deps = [\n        ":listed",\n    ],\n)'
-    )
-    assert missing_targets.missing_deps(made_up_tree, tree) == [
+    assert list(map(str, missing_targets.missing_deps(made_up_tree, tree))) == [
         "//tools:listed: tools/listed.py imports //tools:also_listed, which its deps do not list",
         "//tools:listed: tools/listed.py imports //tools:unlisted, which its deps do not list",
     ]
+
+
+def test_missing_targets_and_deps_are_added(made_up_tree: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.chdir(made_up_tree)
+    (made_up_tree / "tools" / "test_it.py").write_text("import tools.listed\nimport tools.unlisted")
+    add_targets.main()
+    tree = targets.read_tree(made_up_tree)
+    assert targets.uncovered_files(made_up_tree, tree) == []
+    assert missing_targets.missing_deps(made_up_tree, tree) == []
+    assert (
+        (made_up_tree / "tools" / "BUILD").read_text()
+        == """\
+load("//tools/bazel:defs.bzl", "tss_py_library", "tss_py_test")
+package(default_visibility = ["//:__subpackages__"])
+tss_py_library(
+    name = "listed",
+    deps = [
+        ":also_listed",
+        ":unlisted",
+    ],
+)
+[tss_py_library(name = name) for name in ["also_listed"]]
+
+tss_py_test(
+    name = "test_it",
+    deps = [
+        ":listed",
+        ":unlisted",
+    ],
+)
+
+tss_py_library(
+    name = "unlisted",
+    deps = [":listed"],
+)
+"""
+    )

@@ -1,17 +1,27 @@
-"""Prints the Bazel targets and dependencies that are missing, ready to paste.
-
-python -m tools.bazel.missing_targets
-"""
+"""The Bazel targets and dependencies that are missing; tools/bazel/add_targets.py writes them."""
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from tools.bazel.targets import Target, owner_of, owners, read_tree, source_files, uncovered_files
+from tools.bazel.targets import Target, owner_of, owners, source_files
 from tools.python_imports import imported_files
 
 # What every test macro depends on by itself.
 IMPLIED = ("//tests:conftest", "//tests/multiprocess:run")
+
+
+class MissingDep(NamedTuple):
+    """The target `label` lists the file `path`, which imports the target `dep`."""
+
+    label: str
+    path: str
+    dep: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.path} imports {self.dep}, which its deps do not list"
 
 
 def default_label(path: str) -> str:
@@ -30,6 +40,15 @@ def short_label(label: str, package: str) -> str:
     return f"//{directory}" if directory.rpartition("/")[2] == name else label
 
 
+def label_list(labels: Iterable[str], package: str) -> str:
+    """Returns the labels as the value of `deps` in a BUILD file of `package`, in its style."""
+    short = [short_label(label, package) for label in labels]
+    quoted = [f'"{label}"' for label in sorted(short, key=lambda s: (not s.startswith(":"), s))]
+    if len(quoted) == 1:
+        return f"[{quoted[0]}]"
+    return "\n".join(["[", *(f"        {label}," for label in quoted), "    ]"])
+
+
 def needed_deps(path: str, root: pathlib.Path, owner: dict[str, str]) -> set[str]:
     """Returns the labels of the targets which the Python file `path` imports."""
     files = imported_files(path, root)
@@ -37,8 +56,8 @@ def needed_deps(path: str, root: pathlib.Path, owner: dict[str, str]) -> set[str
     return labels - {owner_of(path, owner) or default_label(path), *IMPLIED}
 
 
-def missing_deps(root: pathlib.Path, targets: list[Target]) -> list[str]:
-    """Returns one sentence for each import that no dependency of the target provides."""
+def missing_deps(root: pathlib.Path, targets: list[Target]) -> list[MissingDep]:
+    """Returns each import that no dependency of the target provides."""
     owner = owners(targets)
     found = []
     for path in source_files(root):
@@ -47,41 +66,22 @@ def missing_deps(root: pathlib.Path, targets: list[Target]) -> list[str]:
             continue
         deps = set().union(*(target.deps for target in targets if target.label == label))
         found += [
-            f"{label}: {path} imports {dep}, which its deps do not list"
-            for dep in sorted(needed_deps(path, root, owner) - deps)
+            MissingDep(label, path, dep) for dep in sorted(needed_deps(path, root, owner) - deps)
         ]
     return found
 
 
 def suggestion(path: str, root: pathlib.Path, owner: dict[str, str]) -> str:
-    """Returns the text of a target for the file `path`, for the BUILD file of its directory."""
+    """Returns a target for the Python file `path`, for the BUILD file of its directory."""
     directory, _, file = path.rpartition("/")
     package, name = default_label(path).removeprefix("//").split(":")
-    if not path.endswith(".py"):
-        return f"# {path} is in no target"
-    lines = [f'    name = "{name}",']
+    attributes = [f'    name = "{name}",']
     if file == "__init__.py":
-        lines.append('    srcs = ["__init__.py"],')
+        attributes.append('    srcs = ["__init__.py"],')
     rule = "tss_py_test" if file.startswith("test_") else "tss_py_library"
     if rule == "tss_py_test" and directory == "tests/multiprocess":
         rule = "tss_multiprocess_test"
-        lines.append("    workers = [1, 2, 3, 4],")
-    deps = [short_label(label, package) for label in needed_deps(path, root, owner)]
-    if deps:
-        deps.sort(key=lambda dep: (not dep.startswith(":"), dep))
-        lines += ["    deps = [", *(f'        "{dep}",' for dep in deps), "    ],"]
-    return "\n".join([f"# {directory}/BUILD", f"{rule}(", *lines, ")"])
-
-
-def main() -> None:
-    """Prints a target for each file that has none, and each missing dependency."""
-    root = pathlib.Path.cwd()
-    targets = read_tree(root)
-    owner = owners(targets)
-    for path in uncovered_files(root, targets):
-        print(suggestion(path, root, owner), end="\n\n")
-    print(*missing_deps(root, targets), sep="\n")
-
-
-if __name__ == "__main__":
-    main()
+        attributes.append("    workers = [1, 2, 3, 4],")
+    if deps := needed_deps(path, root, owner):
+        attributes.append(f"    deps = {label_list(deps, package)},")
+    return "\n".join([f"{rule}(", *attributes, ")"])
