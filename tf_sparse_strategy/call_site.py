@@ -12,14 +12,18 @@ numbered in order: workers that drifted apart stall by name instead of pairing u
 
 A name stays the same in each iteration of a `tf.while_loop`, whose iterations TensorFlow overlaps. Each
 site in a graph therefore owns a small variable that is updated before and after the operation:
-automatic control dependencies then order the iterations. The same variable counts calls and bytes.
+automatic control dependencies then order the iterations. The same variable counts calls, bytes and the
+times of start and end: summed over calls, so that the difference of two readings is what happened
+between them, and of one call exactly when it began and ended.
 """
 
 import collections
 import re
+import time
 import weakref
 from typing import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy.traffic import Bytes
@@ -57,16 +61,20 @@ class CallSites:
         self._variable_class = plain_variable_class()
         self._occurrences = weakref.WeakKeyDictionary()
         self._eager_calls = 0
-        self._eager_traffic = [0, 0, 0]
-        self._graph_traffic = []
+        self._eager_sites = collections.defaultdict(lambda: np.zeros(5, np.int64))
+        self._graph_sites = []
+        self.clock_start = time.time()  # Unix time, seconds, from which sites count microseconds
 
-    def run(self, kind: str, purpose: str, cost, fn: Callable[[str], tf.Tensor]) -> tf.Tensor:
+    def run(
+        self, kind: str, purpose: str, cost, x: tf.Tensor, fn: Callable[[str], tf.Tensor]
+    ) -> tf.Tensor:
         """Runs `fn(name)` under this place's name, in order, and counts it.
 
         Args:
           kind: the operation, e.g. "all_reduce".
           purpose: what it is for, e.g. "gradients"; part of the name.
           cost: `Bytes` one call sends, or an int64 tensor [local, cross] where only the run knows.
+          x: what the operation waits for: its time starts when `x` is there.
           fn: issues the operation under the name it is given and returns its result tensor.
         """
         purpose = re.sub(r"[^a-zA-Z0-9_]", "_", purpose)
@@ -76,8 +84,12 @@ class CallSites:
             name = f"{purpose}.{kind}.eager.{self._eager_calls % _EAGER_NAMES}"
             self._eager_calls += 1
             moved = cost if isinstance(cost, list) else cost.numpy().tolist()
-            self._eager_traffic = [a + b for a, b in zip(self._eager_traffic, [1, *moved])]
-            return fn(name)
+            begin = time.time() - self.clock_start
+            result = fn(name)
+            end = time.time() - self.clock_start
+            counted = [1, *moved, int(begin * 1e6), int(end * 1e6)]
+            self._eager_sites[f"{purpose}.{kind}.eager"] += np.array(counted, np.int64)
+            return result
         graph, path = _function_path(tf.compat.v1.get_default_graph())
         counts = self._occurrences.setdefault(graph, collections.Counter())
         key = f"{purpose}.{kind}.{path}"
@@ -85,24 +97,37 @@ class CallSites:
         counts[key] += 1
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return fn(name)  # TF1 graphs have no automatic control dependencies to lean on
-        return self._run_in_order(name, cost, fn)
+        return self._run_in_order(name, cost, x, fn)
 
-    def _run_in_order(self, name, cost, fn):
+    def _run_in_order(self, name, cost, x, fn):
         with tf.init_scope(), tf.device("CPU:0"):
-            traffic = self._variable_class([0, 0, 0], dtype=tf.int64, trainable=False)
-        self._graph_traffic.append(traffic)
-        with tf.device("CPU:0"):
-            step = tf.concat([tf.ones([1], tf.int64), tf.cast(cost, tf.int64)], axis=0)
-            before = traffic.assign_add(step, read_value=False)
+            site = self._variable_class([0] * 5, dtype=tf.int64, trainable=False)
+        self._graph_sites.append((name, site))
+        with tf.control_dependencies([x]), tf.device("CPU:0"):
+            one, zero = tf.ones([1], tf.int64), tf.zeros([1], tf.int64)
+            begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(), zero], axis=0)
+            before = site.assign_add(begin, read_value=False)
         with tf.control_dependencies([before]):
             result = fn(name)
         with tf.control_dependencies([result]), tf.device("CPU:0"):
-            traffic.assign_add(tf.zeros([3], tf.int64), read_value=False)
+            end = tf.concat([tf.zeros([4], tf.int64), self._now()], axis=0)
+            site.assign_add(end, read_value=False)
         return result
+
+    def _now(self):
+        """int64 [1], microseconds."""
+        return tf.cast((tf.timestamp()[tf.newaxis] - self.clock_start) * 1e6, tf.int64)
+
+    def sites(self) -> list[tuple[str, np.ndarray]]:
+        """(name, int64 [calls, local bytes, cross bytes, sum of starts, sum of ends]) of each place.
+
+        Cumulative. Starts and ends are microseconds since `clock_start`. Eager calls of one kind and
+        purpose are one place.
+        """
+        graph_sites = [(name, site.numpy()) for name, site in self._graph_sites]
+        return [(name, site.copy()) for name, site in self._eager_sites.items()] + graph_sites
 
     def traffic(self) -> tuple[int, Bytes]:
         """(calls, bytes) this worker has issued and sent so far, eager and in graphs."""
-        totals = list(self._eager_traffic)
-        for variable in self._graph_traffic:
-            totals = [a + int(b) for a, b in zip(totals, variable.numpy())]
-        return totals[0], Bytes(local=totals[1], cross=totals[2])
+        calls, local, cross, *_ = sum((site for _, site in self.sites()), np.zeros(5, np.int64))
+        return int(calls), Bytes(local=int(local), cross=int(cross))

@@ -86,6 +86,11 @@ class Collectives:
         """(collective calls, bytes sent by link class) of this worker since it started."""
         return self._sites.traffic()
 
+    @property
+    def sites(self) -> CallSites:
+        """The places in the program where this worker communicates, and what each has moved."""
+        return self._sites
+
     @tf.autograph.experimental.do_not_convert
     def all_reduce(
         self, x: tf.Tensor, group: Group = Group.GLOBAL, op: str = "sum", purpose: str = "value"
@@ -115,6 +120,7 @@ class Collectives:
                 f"all_reduce_{op}",
                 purpose,
                 cost,
+                carried,
                 lambda name: hvd.mpi_ops._allreduce(
                     carried, name=name, op=_OPS[op], ignore_name_scope=True
                 ),
@@ -176,6 +182,7 @@ class Collectives:
                 "all_gather",
                 purpose,
                 cost,
+                carried,
                 lambda name: hvd.allgather(carried, name=name, ignore_name_scope=True),
             )
         else:
@@ -227,6 +234,7 @@ class Collectives:
                 "broadcast",
                 purpose,
                 cost,
+                carried,
                 lambda name: hvd.broadcast(carried, root, name=name, ignore_name_scope=True),
             )
         )
@@ -255,7 +263,7 @@ class Collectives:
             return rows
 
         cost = self._all_to_all_cost(x, splits, ranks)
-        rows = self._sites.run(f"{kind}_{group.value}", purpose, cost, issue)
+        rows = self._sites.run(f"{kind}_{group.value}", purpose, cost, x, issue)
         return rows, received_splits[0]
 
     def _all_to_all_cost(self, x, splits, ranks):

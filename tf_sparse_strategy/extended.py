@@ -39,6 +39,7 @@ from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.metrics import StepCounter
 from tf_sparse_strategy.sharding_policy import Sharding
 
 ReduceOp = reduce_util.ReduceOp
@@ -112,6 +113,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
         self.collectives = collectives
         self.gradients = GradientReducer(communication, collectives, bucket_bytes)
+        self.steps = StepCounter()
         topology = collectives.topology
         self._rank, self._size = topology.rank, topology.num_workers
         self._initialize_single_worker((device_util.resolve(device),))
@@ -235,6 +237,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 self._container_strategy(), replica_id_in_sync_group=self._rank
             )
             with ops.device(self._devices[0]), replica:
+                if outer is None:
+                    self.steps.add(args, None if batch is None else batch.rows)
                 return fn(*args, **kwargs)
         finally:
             self._local.batch = outer

@@ -10,6 +10,7 @@ current strategy; under any other it calls the original.
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
+| ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 """
 
 import functools
@@ -70,6 +71,7 @@ def install() -> None:
 
 def _install_keras3() -> None:
     from keras.src.backend.tensorflow import optimizer as tf_optimizer
+    from keras.src.callbacks import progbar_logger
     from keras.src.losses import loss
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
@@ -78,12 +80,15 @@ def _install_keras3() -> None:
     _wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
     _wrap(loss, "scale_loss_for_distribution", _scale_loss)
     _wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
+    _wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
 
 
 def _install_tf_keras() -> None:
+    from tf_keras.src import callbacks
     from tf_keras.src.utils import losses_utils
 
     _wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
+    _wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
 
 
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
@@ -124,6 +129,14 @@ def _unscale_loss(original, value):
 def _loss_weight():
     extended = _in_replica_of_ours()
     return None if extended is None else extended.loss_weight()
+
+
+def _show_progress_once(original, logger, params):
+    strategy = getattr(logger.model, "distribute_strategy", None)
+    extended = getattr(strategy, "extended", None)
+    if hasattr(extended, "reduce_gradients") and extended.collectives.topology.rank > 0:
+        params = {**params, "verbose": 0}  # all workers' logs are the same
+    return original(logger, params)
 
 
 def _callers():

@@ -1,0 +1,178 @@
+"""CommunicationMonitor in real jobs, in both Kerases: what it reports equals what can be worked out."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tf_sparse_strategy import metrics, traffic
+
+ROWS, BATCH = 22, 8  # batches of 8, 8 and 6 rows
+STEPS = 3
+PARAMETERS = 5 * 4 + 4  # of the one Dense layer
+
+
+def dataset(rows=ROWS):
+    x = np.arange(rows * 5, dtype="float32").reshape(rows, 5) / rows
+    y = (np.arange(rows) % 4).astype("int32")
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+def compiled(strategy, keras, **options):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([5]), keras.layers.Dense(4)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False, **options)
+    return model
+
+
+def gradient_bytes(topology):
+    """What all workers together send for one step's gradients: one bucket, one ring."""
+    p = topology.num_workers
+    return p * (2 * PARAMETERS * 4 * (p - 1) // p)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_epoch_logs(strategy, topology, keras, shared_tmp, steps_per_execution):
+    model = compiled(strategy, keras, steps_per_execution=steps_per_execution)
+    monitor = tss.callbacks.CommunicationMonitor()
+    later = keras.callbacks.CSVLogger(str(shared_tmp / f"{topology.rank}.csv"))
+    counted = []
+    keep = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: counted.append(metrics.read(strategy))
+    )
+    history = model.fit(
+        dataset(),
+        epochs=2,
+        validation_data=dataset(2 * ROWS),
+        callbacks=[monitor, later, keep],
+        verbose=0,
+    ).history
+    assert counted[1].steps - counted[0].steps == STEPS + 6  # validation's six included
+    for epoch in range(2):
+        assert 0 < history["samples_per_second"][epoch] < 1e6
+        per_second = history["samples_per_second"][epoch] * history["seconds_per_step"][epoch]
+        np.testing.assert_allclose(per_second, ROWS / STEPS, rtol=1e-6)
+        if topology.num_workers == 1:
+            assert history["bytes_per_step"][epoch] == history["collectives_per_step"][epoch] == 0
+            continue
+        # The gradients, and the loss's few bytes for the logs.
+        extra = history["bytes_per_step"][epoch] - gradient_bytes(topology)
+        assert 0 <= extra < 100 * topology.num_workers
+        assert history["collectives_per_step"][epoch] >= 1
+        if topology.num_nodes == 1:
+            assert history["cross_bytes_per_step"][epoch] == 0
+    if topology.num_nodes == 2:  # two of the ring's four links join the nodes
+        np.testing.assert_allclose(
+            history["cross_bytes_per_step"], np.array(history["bytes_per_step"]) / 2, rtol=0.2
+        )
+    with open(shared_tmp / f"{topology.rank}.csv") as file:
+        logged = [float(row["bytes_per_step"]) for row in csv.DictReader(file)]
+    np.testing.assert_allclose(logged, history["bytes_per_step"], rtol=1e-6)
+
+
+def test_short_batches_count_their_true_rows(strategy, topology, keras):
+    """Nine rows in batches of eight: most workers' last batch is a row of no account."""
+    before = metrics.read(strategy)
+    compiled(strategy, keras).fit(dataset(9), verbose=0)
+    mine = metrics.read(strategy) - before
+    workers = metrics.gather(mine, strategy.extended.collectives)
+    assert sum(worker.rows for worker in workers) == 9
+    assert {worker.steps for worker in workers} == {2}
+
+
+def test_tensorboard(strategy, topology, keras, shared_tmp):
+    directory = shared_tmp / "logs"
+    monitor = tss.callbacks.CommunicationMonitor(log_dir=directory, update_freq=2)
+    compiled(strategy, keras).fit(dataset(), epochs=2, callbacks=[monitor], verbose=0)
+    strategy.extended.collectives.barrier()
+    [file] = directory.iterdir()  # rank 0's alone
+    found = [
+        (value.tag, event.step)
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    ]
+    assert found.count(("epoch_samples_per_second", 1)) == 1
+    steps = [step for tag, step in found if tag == "batch_bytes_per_step"]
+    assert steps == [2, 4, 6]
+
+
+def test_trace(strategy, topology, keras, shared_tmp):
+    path = shared_tmp / "trace" / "trace.json"
+    monitor = tss.callbacks.CommunicationMonitor(trace=path, trace_steps=(2, 5))
+    compiled(strategy, keras).fit(dataset(), epochs=3, callbacks=[monitor], verbose=0)
+    strategy.extended.collectives.barrier()
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {f"rank {r} (node {n})" for r, n in enumerate(topology.nodes)}
+    bars = [e for e in events if e["ph"] == "X"]
+    steps = {(e["pid"], e["name"]) for e in bars if e["cat"] == "step"}
+    assert steps == {(r, f"step {s}") for r in range(topology.num_workers) for s in (2, 3, 4)}
+    gradients = [e for e in bars if e["name"] == "gradients.all_reduce_sum"]
+    assert len(gradients) == (3 * topology.num_workers if topology.num_workers > 1 else 0)
+    for bar in gradients:
+        step = next(
+            e for e in bars if e["pid"] == bar["pid"] and e["name"] == f"step {bar['args']['step']}"
+        )
+        assert step["ts"] <= bar["ts"] + 1000
+        assert bar["ts"] + bar["dur"] <= step["ts"] + step["dur"] + 1000
+        sent = bar["args"]["local_bytes"] + bar["args"]["cross_bytes"]
+        assert sent == gradient_bytes(topology) // topology.num_workers
+    # An all-reduce ends nowhere before it has begun everywhere.
+    for number in (2, 3, 4):
+        one = [e for e in gradients if e["args"]["step"] == number]
+        if one:
+            assert max(e["ts"] for e in one) <= min(e["ts"] + e["dur"] for e in one) + 1000
+
+
+def test_trace_of_a_training_that_ends_early(strategy, topology, keras, shared_tmp):
+    path = shared_tmp / "short.json"
+    monitor = tss.callbacks.CommunicationMonitor(trace=path, trace_steps=(1, 1000))
+    compiled(strategy, keras, steps_per_execution=2).fit(dataset(16), callbacks=[monitor], verbose=0)
+    compiled(strategy, keras).fit(dataset(), callbacks=[monitor], verbose=0)
+    strategy.extended.collectives.barrier()
+    bars = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["name"] for e in bars if e["cat"] == "step"} == {"step 1", "step 2"}
+
+
+def test_progress_bar_on_rank_0_only(strategy, topology, keras, capfd):
+    model = compiled(strategy, keras)
+    model.fit(dataset(), epochs=2, verbose=1)
+    model.evaluate(dataset(), verbose=1)
+    model.predict(dataset(), verbose=1)
+    model.fit(dataset(), verbose=2)
+    printed = capfd.readouterr().out
+    assert ("Epoch 1/2" in printed) == (topology.rank == 0)
+    assert topology.rank == 0 or printed == ""
+
+
+def test_progress_bar_without_the_strategy(keras, capfd):
+    """The hook acts on models of a SparseStrategy alone: negative control of the test above."""
+    model = compiled(tf.distribute.get_strategy(), keras)
+    model.fit(dataset(), epochs=2, verbose=1)
+    assert "Epoch 1/2" in capfd.readouterr().out
+
+
+def test_other_strategies_are_refused(keras):
+    model = compiled(tf.distribute.get_strategy(), keras)
+    with pytest.raises(ValueError, match="needs a model of a SparseStrategy"):
+        model.fit(dataset(), callbacks=[tss.callbacks.CommunicationMonitor()], verbose=0)
+
+
+@pytest.mark.parametrize("bad", [{"update_freq": 0}, {"update_freq": "batch"}, {"trace_steps": (2, 2)}])
+def test_bad_arguments(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        tss.callbacks.CommunicationMonitor(**bad)
+
+
+def test_sizes_of_messages(comm, topology):
+    """`Counts` follows a known exchange."""
+    before, sent = comm.traffic()
+    comm.all_reduce(tf.zeros([1000]), purpose="known")
+    after, moved = comm.traffic()
+    expected = traffic.ring_all_reduce(topology, 4000)
+    assert after - before == (topology.num_workers > 1)
+    assert (moved.local - sent.local, moved.cross - sent.cross) == (expected.local, expected.cross)

@@ -1,0 +1,207 @@
+"""Keras callbacks: what training costs on the wire, while it runs."""
+
+import os
+import time
+from typing import Union
+
+import keras
+import tensorflow as tf
+
+from tf_sparse_strategy import metrics, trace
+
+_LOGGED = (
+    "samples_per_second",
+    "seconds_per_step",
+    "collectives_per_step",
+    "bytes_per_step",
+    "cross_bytes_per_step",
+)
+
+
+def _callback_classes() -> tuple[type, ...]:
+    """The `Callback` of every Keras that is installed: ours is one of each."""
+    try:
+        import tf_keras
+    except ImportError:
+        return (keras.callbacks.Callback,)
+    return (keras.callbacks.Callback, tf_keras.callbacks.Callback)
+
+
+class CommunicationMonitor(*_callback_classes()):
+    """Reports throughput and traffic of `fit` under a `SparseStrategy`. Pass it on all workers.
+
+    Each epoch's Keras logs (progress bar, `History`, later callbacks such as `CSVLogger`) get
+
+    - `samples_per_second`: rows of all workers, counted from the data, by wall time;
+    - `seconds_per_step`;
+    - `collectives_per_step`: collective operations one worker issued;
+    - `bytes_per_step`: sent by all workers together; for their accuracy see traffic.py;
+    - `cross_bytes_per_step`: the part of it that crossed between nodes.
+
+    Validation within the epoch counts for nothing here; the first epoch includes tracing the model.
+    Cost: one all-gather of 40 bytes per worker and epoch, or per `update_freq` steps.
+
+    Args:
+      log_dir: where rank 0 writes the same numbers, and `worker_bytes_per_step` of the worker that
+        sends most, for TensorBoard: `epoch_<name>` by epoch and `batch_<name>` by step.
+      update_freq: "epoch", or an int N to write `batch_<name>` every N steps too.
+      trace: path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
+        each rank communicated.
+      trace_steps: (first, end): the trace covers steps first <= step < end of this `fit`. The first
+        few include tracing the model; more than a few hundred make a large file.
+
+    Raises:
+      ValueError: an argument is out of range, or the model was not built under a `SparseStrategy`.
+
+    Example:
+      >>> monitor = CommunicationMonitor(log_dir="logs", trace="trace.json")
+      >>> history = model.fit(dataset, epochs=3, callbacks=[monitor])
+      >>> history.history["bytes_per_step"]
+    """
+
+    _supports_tf_logs = True  # tf_keras: no need to fetch the batch's logs for us
+
+    def __init__(
+        self,
+        log_dir: Union[str, os.PathLike, None] = None,
+        update_freq: Union[str, int] = "epoch",
+        trace: Union[str, os.PathLike, None] = None,
+        trace_steps: tuple[int, int] = (10, 20),
+    ):
+        super().__init__()
+        if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
+            raise ValueError(f"update_freq={update_freq!r} must be 'epoch' or a positive int.")
+        first, end = trace_steps
+        if not 0 <= first < end:
+            raise ValueError(
+                f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end; e.g. (10, 20)."
+            )
+        self._log_dir = log_dir
+        self._update_freq = update_freq
+        self._trace_path = trace
+        self._trace_steps = range(first, end)
+        # Keras 3: without work per batch, ours need not hold up the next batch.
+        self.async_safe = update_freq == "epoch" and trace is None
+        self._strategy = self._writer = self._recorder = None
+
+    def on_train_begin(self, logs=None):
+        strategy = self.model.distribute_strategy
+        if not hasattr(strategy.extended, "collectives"):
+            raise ValueError(
+                f"CommunicationMonitor needs a model of a SparseStrategy; this one's is "
+                f"{type(strategy).__name__}. Build and compile it inside `with strategy.scope():`."
+            )
+        self._strategy = strategy
+        self._step = 0
+        if self._log_dir is not None and strategy.topology.rank == 0:
+            self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
+        if self._trace_path is not None:
+            self._recorder = _Recorder(strategy.extended.collectives, self._trace_steps)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = _Stretch(self._strategy)
+        self._interval = _Stretch(self._strategy)
+        self._epoch_step = 0
+
+    def on_test_begin(self, logs=None):
+        if self._strategy is not None:
+            self._validation = _Stretch(self._strategy)
+
+    def on_test_end(self, logs=None):
+        if self._strategy is not None:
+            self._epoch.leave_out(self._validation)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._recorder is not None:
+            self._recorder.begin(self._step)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.async_safe:
+            return
+        ran = batch + 1 - self._epoch_step  # more than 1 with steps_per_execution
+        self._epoch_step = batch + 1
+        if self._recorder is not None:
+            self._recorder.end(self._step)
+            if self._step < self._trace_steps.stop <= self._step + ran:
+                self._recorder.write(self._trace_path)
+                self._recorder = None
+        self._step += ran
+        if self._update_freq != "epoch" and self._step % self._update_freq < ran:
+            self._write("batch", self._interval.rates(), self._step)
+            self._interval = _Stretch(self._strategy)
+
+    def on_epoch_end(self, epoch, logs=None):
+        rates = self._epoch.rates()
+        if logs is not None:
+            logs.update({name: rates[name] for name in _LOGGED})
+        self._write("epoch", rates, epoch)
+
+    def on_train_end(self, logs=None):
+        if self._recorder is not None:  # training ended before the traced steps did
+            self._recorder.write(self._trace_path)
+        if self._writer is not None:
+            self._writer.close()
+        self._strategy = self._writer = self._recorder = None
+
+    def _write(self, prefix, rates, step):
+        if self._writer is None:
+            return
+        with self._writer.as_default():
+            for name, value in rates.items():
+                tf.summary.scalar(f"{prefix}_{name}", value, step=step)
+        self._writer.flush()
+
+
+class _Stretch:
+    """A stretch of training that begins now."""
+
+    def __init__(self, strategy):
+        self._strategy = strategy
+        self._counts = metrics.read(strategy)
+        self._time = time.perf_counter()
+
+    def so_far(self) -> tuple[metrics.Counts, float]:
+        """(what this worker did since, seconds)."""
+        counts = metrics.read(self._strategy) - self._counts
+        return counts, time.perf_counter() - self._time
+
+    def leave_out(self, other: "_Stretch") -> None:
+        """Leaves out what happened since `other` began."""
+        counts, seconds = other.so_far()
+        self._counts += counts
+        self._time += seconds
+
+    def rates(self) -> dict[str, float]:
+        """All workers' rates since. Collective."""
+        counts, seconds = self.so_far()
+        workers = metrics.gather(counts, self._strategy.extended.collectives)
+        return metrics.rates(workers, seconds)
+
+
+class _Recorder:
+    """Records the bars of a range of steps on this rank."""
+
+    def __init__(self, collectives, steps: range):
+        self._collectives = collectives
+        self._steps = steps
+        self._spans = []
+
+    def begin(self, step: int) -> None:
+        if step in self._steps:
+            self._before = self._collectives.sites.sites()
+            self._time = time.time()
+
+    def end(self, step: int) -> None:
+        if step not in self._steps:
+            return
+        sites = self._collectives.sites
+        after, end = sites.sites(), time.time()
+        bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
+        self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
+
+    def write(self, path) -> None:
+        """Writes all ranks' bars into one file, on rank 0. Collective."""
+        ranks = trace.gather(self._spans, self._collectives)
+        topology = self._collectives.topology
+        if topology.rank == 0:
+            trace.write(path, trace.chrome_trace(ranks, topology.nodes))
