@@ -22,13 +22,18 @@ from horovod.runner.http.http_server import RendezvousServer
 TESTS = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent / "tools" / "horovod"))
 
+# Whether ruff takes "build" for our own depends on a directory of that name in the repository.
+# isort: off
 import build  # noqa: E402
 import sdist  # noqa: E402
 from edits import EDITS, Edit, EditError  # noqa: E402
+# isort: on
 
 WORKER = TESTS / "multiprocess" / "horovod_worker.py"
 REMEDY = "run: .venv/bin/python tools/horovod/build.py (or set TSS_CACHE_DIR to its cache)"
-JOB_SECONDS = 60
+JOB_SECONDS = 200  # on a busy machine; a tenth of it otherwise
+GLOO_SECONDS = 120  # what an error that needs Gloo's timeout would take
+pytestmark = pytest.mark.timeout(2 * JOB_SECONDS)
 
 
 @pytest.fixture(scope="session")
@@ -182,6 +187,7 @@ def job(
                     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
                     "HOROVOD_CONTROLLER": "gloo",
                     "HOROVOD_CPU_OPERATIONS": "gloo",
+                    "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_SECONDS),
                     "CUDA_VISIBLE_DEVICES": "-1",
                     "TF_CPP_MIN_LOG_LEVEL": "2",
                 }
@@ -206,11 +212,11 @@ def outcome(worker: subprocess.Popen) -> tuple[int, dict, str]:
     return worker.returncode, json.loads(lines[-1]) if lines else {}, errors
 
 
-# With this and no call from a rank, the others get an error after 2 to 4 seconds.
+# With this and no call from a rank, the others get an error after 5 to 7 seconds.
 STALL = {
     "HOROVOD_GLOO_IFACE": "lo",
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "2",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5",
 }
 
 
@@ -219,7 +225,7 @@ def test_stall_inspector_names_the_missing_rank() -> None:
         code, report, errors = outcome(workers[0])
     assert code == 3, errors
     assert "Horovod has been shut down" in report["message"]
-    assert 1 < report["seconds"] < 10
+    assert 4 < report["seconds"] < GLOO_SECONDS / 2
     assert "Missing ranks:\n1!: [group_sum" in errors, errors
 
 
@@ -229,8 +235,8 @@ def test_stall_in_a_process_set_reaches_the_ranks_outside() -> None:
     for code, report, errors in (inside, outside):
         assert code == 3, errors
         assert "Horovod has been shut down" in report["message"]
-    assert 1 < inside[1]["seconds"] < 10
-    assert outside[1]["seconds"] < 5
+    assert 4 < inside[1]["seconds"] < GLOO_SECONDS / 2
+    assert outside[1]["seconds"] < GLOO_SECONDS / 2
 
 
 def test_dead_peer_with_process_sets_is_an_exception() -> None:
@@ -241,7 +247,7 @@ def test_dead_peer_with_process_sets_is_an_exception() -> None:
     for code, report, errors in (member, outsider):
         assert code == 3, errors  # not -SIGABRT
         assert "Horovod has been shut down" in report["message"]
-        assert report["seconds"] < 10  # well below the Gloo timeout of 30 s
+        assert report["seconds"] < GLOO_SECONDS / 2
 
 
 def host_name_elsewhere(directory: pathlib.Path) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def main() -> int:
                 if hvd.rank() == arguments.absent:
                     time.sleep(600)
                 if arguments.absent is not None and not member:
-                    time.sleep(5)  # calls late, so that only the process set is seen to stall
+                    time.sleep(9)  # calls late, so that only the process set is seen to stall
             begin = time.monotonic()
             if member:
                 total = reduce_over_group(tf.ones([4])).numpy().tolist()
