@@ -69,8 +69,8 @@ def check_machine(gpu: bool) -> None:
     path = build_path()
     commands = {"g++": "apt-get install g++", "make": "apt-get install make"}
     commands["cmake"] = "pip install -r requirements/dev.txt"
-    if gpu:
-        commands["nvcc"] = "install the CUDA toolkit and put its bin directory on PATH"
+    if gpu and "HOROVOD_CUDA_HOME" not in os.environ:
+        commands["nvcc"] = "put the CUDA toolkit's bin directory on PATH or set HOROVOD_CUDA_HOME"
     for command, remedy in commands.items():
         if shutil.which(command, path=path) is None:
             raise BuildError(f"Horovod's build needs '{command}', not found on PATH: {remedy}")
