@@ -6,7 +6,7 @@ variables: the first bucket is complete, and on its way, while earlier layers st
 
 import dataclasses
 import math
-from typing import Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from typing import Sequence
+from collections.abc import Sequence
 
 
 class Group(enum.Enum):

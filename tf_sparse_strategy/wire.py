@@ -14,7 +14,7 @@ Horovod 0.28.1 reduces {uint8, int8, int32, int64, float16, float32, float64} an
 | string, resource, variant, qint    | refused            | refused               |
 """
 
-from typing import Callable
+from collections.abc import Callable
 
 import tensorflow as tf
 

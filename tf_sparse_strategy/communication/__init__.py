@@ -9,7 +9,7 @@ from tf_sparse_strategy.communication.torus2d import Torus2D
 _BY_NAME = {"dense": Dense, "torus2d": Torus2D}
 
 
-def get(communication: Union[str, Communication]) -> Communication:
+def get(communication: str | Communication) -> Communication:
     """Returns a `Communication` from an instance or a lower-case name.
 
     Raises:

@@ -1,0 +1,98 @@
+"""Names, remedies and cost functions of the schemes; their sums are tested under real workers."""
+
+import dataclasses
+
+import pytest
+
+from tf_sparse_strategy import communication
+from tf_sparse_strategy.communication import Dense, LinkModel, Torus2D
+from tf_sparse_strategy.topology import Group, Topology
+from tf_sparse_strategy.traffic import Bytes
+
+# Easy to tell apart in a sum: a local message 1 s + 10 s/byte, one across nodes 1e6 s + 1e7 s/byte.
+MODEL = LinkModel(local_alpha=1.0, local_beta=10.0, cross_alpha=1e6, cross_beta=1e7)
+TWO_BY_TWO = Topology(nodes=(0, 0, 1, 1), rank=0)
+
+
+def test_get_by_name_and_by_instance():
+    assert communication.get("dense") == Dense()
+    assert communication.get("torus2d") == Torus2D()
+    scheme = Torus2D()
+    assert communication.get(scheme) is scheme
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(ValueError, match=r"communication='ring' is unknown.*'dense', 'torus2d'"):
+        communication.get("ring")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, Dense])
+def test_neither_name_nor_scheme(wrong):
+    with pytest.raises(TypeError, match=r"communication=.* is a .*; pass one of \['dense'"):
+        communication.get(wrong)
+
+
+def test_schemes_are_values():
+    assert {Dense(), Dense(), Torus2D()} == {Dense(), Torus2D()}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Dense().name = "other"
+
+
+def test_dense_on_one_node():
+    # 2 (P-1) = 6 messages of 12/4 elements = 12 bytes at 1 + 10 * 12 s.
+    cost = Dense().cost(12, Topology(nodes=(0, 0, 0, 0), rank=1), MODEL)
+    assert cost.seconds == 6 * 121
+    assert cost.bytes == Bytes(local=72)
+
+
+def test_dense_between_nodes_is_as_slow_as_its_slowest_link():
+    cost = Dense().cost(12, TWO_BY_TWO, MODEL)
+    assert cost.seconds == 6 * (1e6 + 12 * 1e7)
+    assert cost.bytes == Bytes(local=72)  # rank 0 passes on to rank 1, its neighbour
+    assert Dense().cost(12, dataclasses.replace(TWO_BY_TWO, rank=1), MODEL).bytes == Bytes(cross=72)
+
+
+def test_torus2d_by_hand():
+    # Shard of 12/2 = 6 elements, 24 bytes. Local: 2 (G-1) = 2 messages of 24 bytes. Across:
+    # 2 (M-1) = 2 messages of half a shard, 12 bytes.
+    cost = Torus2D().cost(12, TWO_BY_TWO, MODEL)
+    assert cost.seconds == 2 * (1 + 240) + 2 * (1e6 + 12e7)
+    assert cost.bytes == Bytes(local=48, cross=24)
+
+
+def test_torus2d_pads_what_does_not_divide():
+    # 13 elements: shards of 7, in halves of 4 between nodes.
+    assert Torus2D().cost(13, TWO_BY_TWO, MODEL).bytes == Bytes(local=2 * 28, cross=2 * 16)
+
+
+def test_torus2d_with_one_worker_per_node_and_on_one_node():
+    apart = Torus2D().cost(12, Topology(nodes=(0, 1), rank=0), MODEL)
+    assert (apart.seconds, apart.bytes) == (2 * (1e6 + 24e7), Bytes(cross=48))
+    together = Torus2D().cost(12, Topology(nodes=(0, 0), rank=0), MODEL)
+    assert (together.seconds, together.bytes) == (2 * (1 + 240), Bytes(local=48))
+
+
+@pytest.mark.parametrize("scheme", [Dense(), Torus2D()])
+def test_one_worker_costs_nothing(scheme):
+    cost = scheme.cost(1000, Topology(nodes=(0,), rank=0), MODEL)
+    assert (cost.seconds, cost.bytes) == (0, Bytes())
+
+
+def test_torus2d_crosses_nodes_g_times_less_than_dense():
+    n, nodes = 1 << 20, tuple(node for node in range(4) for _ in range(4))
+    workers = [Topology(nodes=nodes, rank=rank) for rank in range(16)]
+    assert all(worker.size(Group.LOCAL) == 4 for worker in workers)
+    across = sum(Torus2D().cost(n, worker, MODEL).bytes.cross for worker in workers)
+    assert across == 16 * 2 * (4 * n // 4) * 3 // 4
+    slowest = max(Dense().cost(n, worker, MODEL).bytes.cross for worker in workers)
+    assert slowest / Torus2D().cost(n, workers[0], MODEL).bytes.cross == pytest.approx(5.0)
+
+
+def test_torus2d_refuses_uneven_nodes_with_the_remedy():
+    uneven = Topology(nodes=(0, 0, 1), rank=0)
+    with pytest.raises(
+        ValueError, match=r"same number of workers.*\(2, 1\).*communication='dense'"
+    ):
+        Torus2D().validate(uneven)
+    Torus2D().validate(TWO_BY_TWO)
+    Dense().validate(uneven)
