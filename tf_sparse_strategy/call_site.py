@@ -3,25 +3,27 @@
 Horovod pairs operations of different workers by name alone, so a name must be the same on every
 worker, whatever each has traced before, and must not be in flight twice. A name here is
 
-    <purpose>.<kind>.<function path>.<occurrence>
+    <purpose>.<kind>.<function>.<occurrence>
 
-with the path of the functions being traced and a count per outermost graph: no process-wide counter
-that a retrace, or an extra model on one worker, could put out of step. (No slashes: Horovod reads them
-as name scopes and drops what stands before.) Eager calls, which block, are
-numbered in order: workers that drifted apart stall by name instead of pairing unrelated tensors.
+with the `tf.function` that the call stands in (and its loops and branches) and a count per trace of
+it. Neither counters of the process nor callers enter: one worker may retrace, trace an extra model,
+or trace an inner function before the outer one. (No slashes: Horovod reads them as name scopes and
+drops what stands before.) Eager calls, which block, are numbered in order: workers that drifted
+apart stall by name instead of pairing unrelated tensors.
 
-A name stays the same in each iteration of a `tf.while_loop`, whose iterations TensorFlow overlaps. Each
-site in a graph therefore owns a small variable that is updated before and after the operation:
-automatic control dependencies then order the iterations. The same variable counts calls, bytes and the
-times of start and end: summed over calls, so that the difference of two readings is what happened
-between them, and of one call exactly when it began and ended.
+Names therefore recur: in each iteration of a `tf.while_loop`, whose iterations TensorFlow overlaps,
+in each call of a function, and in functions of one name, such as two optimizers' `apply`. Each name
+owns a small variable that is updated before and after the operation: automatic control dependencies
+then put all operations of that name in program order, the same on every worker. The same variable
+counts calls, bytes and the times of start and end: summed over calls, so that the difference of two
+readings is what happened between them, and of one call exactly when it began and ended.
 """
 
 import collections
 import re
 import time
 import weakref
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -33,22 +35,21 @@ _EAGER_NAMES = 64
 
 
 def _function_path(graph) -> tuple[object, str]:
-    """(outermost function graph, 'outer.….inner' without TensorFlow's per-process numbers)."""
+    """(graph of the function being traced, 'function.loop.branch' without TensorFlow's numbers)."""
     names = []
     while True:
         name = re.sub(r"_\d+", "", getattr(graph, "name", None) or "graph")
         names.append(re.sub(r"[^a-zA-Z0-9_]", "", name))  # e.g. the brackets of <lambda>
-        outer = getattr(graph, "outer_graph", None)
-        if outer is None or not getattr(outer, "building_function", False):
+        if not re.search("Cond|While", type(graph).__name__):
             return graph, ".".join(reversed(names))
-        graph = outer
+        graph = graph.outer_graph
 
 
 def plain_variable_class() -> type:
     """The class of a variable made outside any scope.
 
-    Calling it makes a variable of this worker alone wherever the caller stands: unlike `tf.Variable`,
-    it asks no `strategy.scope()` and no `tf.function` being traced how to create it.
+    Calling it makes a variable of this worker alone wherever the caller stands: unlike
+    `tf.Variable`, it asks no `strategy.scope()` and no `tf.function` how to create it.
     """
     with tf.init_scope(), tf.device("CPU:0"):
         return type(tf.Variable(0, trainable=False))
@@ -62,7 +63,7 @@ class CallSites:
         self._occurrences = weakref.WeakKeyDictionary()
         self._eager_calls = 0
         self._eager_sites = collections.defaultdict(lambda: np.zeros(5, np.int64))
-        self._graph_sites = []
+        self._graph_sites: dict[str, tf.Variable] = {}
         self.clock_start = time.time()  # Unix time, seconds, from which sites count microseconds
 
     def run(
@@ -100,9 +101,11 @@ class CallSites:
         return self._run_in_order(name, cost, x, fn)
 
     def _run_in_order(self, name, cost, x, fn):
-        with tf.init_scope(), tf.device("CPU:0"):
-            site = self._variable_class([0] * 5, dtype=tf.int64, trainable=False)
-        self._graph_sites.append((name, site))
+        if name not in self._graph_sites:
+            with tf.init_scope(), tf.device("CPU:0"):
+                site = self._variable_class([0] * 5, dtype=tf.int64, trainable=False)
+            self._graph_sites[name] = site
+        site = self._graph_sites[name]
         with tf.control_dependencies([x]), tf.device("CPU:0"):
             one, zero = tf.ones([1], tf.int64), tf.zeros([1], tf.int64)
             begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(), zero], axis=0)
@@ -119,12 +122,12 @@ class CallSites:
         return tf.cast((tf.timestamp()[tf.newaxis] - self.clock_start) * 1e6, tf.int64)
 
     def sites(self) -> list[tuple[str, np.ndarray]]:
-        """(name, int64 [calls, local bytes, cross bytes, sum of starts, sum of ends]) of each place.
+        """(name, int64 [calls, local bytes, cross bytes, sum of starts, of ends]) of each place.
 
-        Cumulative. Starts and ends are microseconds since `clock_start`. Eager calls of one kind and
-        purpose are one place.
+        Cumulative. Starts and ends are microseconds since `clock_start`. Eager calls of one kind
+        and purpose are one place.
         """
-        graph_sites = [(name, site.numpy()) for name, site in self._graph_sites]
+        graph_sites = [(name, site.numpy()) for name, site in self._graph_sites.items()]
         return [(name, site.copy()) for name, site in self._eager_sites.items()] + graph_sites
 
     def traffic(self) -> tuple[int, Bytes]:
