@@ -1,9 +1,10 @@
 """Collectives over three groups of workers: the only module that touches Horovod.
 
 Every worker must call the same methods in the same order. LOCAL and CROSS groups are built from
-Horovod's global all-to-all with empty splits outside the group: no process sets, which must be known
-before `hvd.init`, negotiate one by one, and turn a dead peer into an abort. A reduce-scatter is an
-all-to-all and a local sum: Horovod's own costs as much as an all-reduce on Gloo and is never cached.
+Horovod's global all-to-all with empty splits outside the group: no process sets, which must be
+known before `hvd.init`, negotiate one by one, and turn a dead peer into an abort. A reduce-scatter
+is an all-to-all and a local sum: Horovod's own costs as much as an all-reduce on Gloo and is never
+cached.
 
 Cost of one call with n bytes per worker, S workers in the group (see traffic.py):
 
@@ -20,7 +21,6 @@ Cost of one call with n bytes per worker, S workers in the group (see traffic.py
 import hashlib
 import os
 import socket
-from typing import Optional
 
 import tensorflow as tf
 
@@ -32,8 +32,8 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        "tf_sparse_strategy needs Horovod 0.28.1 built for this TensorFlow, and importing it failed: "
-        f"{error}. PyPI's sdist does not build as it is; run `make setup` or "
+        "tf_sparse_strategy needs Horovod 0.28.1 built for this TensorFlow, and importing it "
+        f"failed: {error}. PyPI's sdist does not build as it is; run `make setup` or "
         "`python tools/horovod/build.py` from the source tree."
     ) from error
 
@@ -75,7 +75,8 @@ class Collectives:
     Example:
       >>> start()
       >>> collectives = Collectives(find_topology())
-      >>> collectives.all_reduce(tf.ones([3]))     # on 1 worker: [1., 1., 1.]
+      >>> collectives.all_reduce(tf.ones([3])).numpy()     # P times that on P workers
+      array([1., 1., 1.], dtype=float32)
     """
 
     def __init__(self, topology: Topology):
@@ -140,20 +141,29 @@ class Collectives:
     ) -> tf.Tensor:
         """Sums `x` [n] over the group and returns this worker's shard [ceil(n/S)].
 
-        Worker i of the group owns elements [i c, (i+1) c), c = ceil(n/S); the last shards are padded
-        with zeros when S does not divide n. Contributions are added in rank order on every worker.
+        Worker i of the group owns elements [i c, (i+1) c), c = ceil(n/S); the last shards are
+        padded with zeros when S does not divide n. Contributions are added in rank order.
+
+        Raises:
+          TypeError: the dtype has no exact carrier.
+          ValueError: `x` is not a vector.
         """
+        x = tf.convert_to_tensor(x)
+        if x.shape.rank != 1:
+            raise ValueError(
+                f"reduce_scatter got shape {x.shape}; it shards a vector. Pass tf.reshape(x, [-1])."
+            )
         if self.topology.is_trivial(group):
             return tf.identity(x)
         size = self.topology.size(group)
         carried, restore = wire.for_reduction(x, "sum")
-        n = tf.size(carried)
+        n, row = tf.shape(carried)[0], carried.shape[1:]  # a complex number is a row of two floats
         chunk = (n + size - 1) // size
-        padded = tf.pad(carried, [[0, chunk * size - n]])
+        padded = tf.pad(carried, [[0, chunk * size - n]] + [[0, 0]] * len(row))
         parts = self._exchange(padded, chunk, group, "reduce_scatter", purpose)
-        shard = tf.reduce_sum(tf.reshape(parts, [size, chunk]), axis=0)
+        shard = tf.reduce_sum(tf.reshape(parts, [size, chunk, *row]), axis=0)
         if x.shape.is_fully_defined():
-            shard.set_shape([-(-x.shape[0] // size)])
+            shard.set_shape([-(-x.shape[0] // size), *row])
         return restore(shard)
 
     @tf.autograph.experimental.do_not_convert
@@ -186,8 +196,7 @@ class Collectives:
                 lambda name: hvd.allgather(carried, name=name, ignore_name_scope=True),
             )
         else:
-            copies = tf.repeat(carried[tf.newaxis], size, axis=0)
-            copies = tf.reshape(copies, tf.concat([[-1], tf.shape(carried)[1:]], axis=0))
+            copies = tf.concat([carried] * size, axis=0)
             gathered = self._exchange(copies, tf.shape(carried)[0], group, "all_gather", purpose)
         return restore(gathered)
 
@@ -195,7 +204,7 @@ class Collectives:
     def all_to_all(
         self,
         x: tf.Tensor,
-        splits: Optional[tf.Tensor] = None,
+        splits: tf.Tensor | None = None,
         group: Group = Group.GLOBAL,
         purpose: str = "value",
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -207,12 +216,24 @@ class Collectives:
 
         Returns:
           (rows received in rank order, int32 [S] rows received from each worker).
+
+        Raises:
+          tf.errors.InvalidArgumentError: `splits` do not sum to n.
         """
         x = tf.convert_to_tensor(x)
         ranks = self.topology.ranks(group)
         if splits is None:
             splits = tf.fill([len(ranks)], tf.shape(x)[0] // len(ranks))
         splits = tf.cast(splits, tf.int32)
+        # Horovod would drop the rows that no split names.
+        every_row_sent = tf.debugging.assert_equal(
+            tf.reduce_sum(splits),
+            tf.shape(x)[0],
+            "all_to_all: splits must sum to the rows of x; without splits, the group's size must "
+            "divide them.",
+        )
+        with tf.control_dependencies([] if every_row_sent is None else [every_row_sent]):
+            x = tf.identity(x)
         if self.topology.is_trivial(group):
             return tf.identity(x), splits
         carried, restore = wire.for_moving(x)
@@ -268,15 +289,17 @@ class Collectives:
 
     def _all_to_all_cost(self, x, splits, ranks):
         row = tf.size(x, tf.int64) * x.dtype.size // tf.maximum(tf.shape(x, tf.int64)[0], 1)
-        here = [self.topology.nodes[r] == self.topology.node and r != self.topology.rank for r in ranks]
-        there = [self.topology.nodes[r] != self.topology.node for r in ranks]
+        nodes, own = self.topology.nodes, self.topology.node
+        here = [nodes[r] == own and r != self.topology.rank for r in ranks]
+        there = [nodes[r] != own for r in ranks]
         sent = tf.cast(splits, tf.int64) * row
         return tf.stack([tf.reduce_sum(sent * tf.cast(mask, tf.int64)) for mask in (here, there)])
 
     def _static_cost(self, x, formula):
-        """`formula(bytes)` where the size is known; else the formula's rate times the run's size."""
+        """`formula(bytes)` where the size is known; else its rate times the size at run time."""
         if x.shape.is_fully_defined():
             return formula(x.shape.num_elements() * x.dtype.size)
-        unit = formula(1 << 20)
+        p = self.topology.num_workers  # every rate is a multiple of 1/P: no rounding of its own
+        rate = formula(p)
         size = tf.size(x, tf.int64) * x.dtype.size
-        return tf.stack([size * unit.local // (1 << 20), size * unit.cross // (1 << 20)])
+        return tf.stack([size * rate.local // p, size * rate.cross // p])
