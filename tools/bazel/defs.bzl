@@ -62,27 +62,35 @@ def tss_py_test(name, data = [], deps = [], size = "medium", source_tree = False
         tags = tags + (["external", "local"] if source_tree else []),
     )
 
-def tss_multiprocess_test(name, workers, data = [], deps = [], size = "large"):
+def tss_multiprocess_test(name, workers, hosts = {}, data = [], deps = [], size = "large"):
     """Runs <name>.py under real Horovod processes, once for each number of workers.
 
     Makes one target <name>_np<P> per number of workers P and the test suite <name>.
 
     Args:
       name: name of the test file without `.py`.
-      workers: list of numbers of workers.
+      workers: list of numbers of workers, placed as tests/multiprocess/run.py says.
+      hosts: further placements, from the suffix of the target's name to horovodrun's `-H`, e.g.
+        {"uneven": "localhost:2,127.0.0.1:1"} makes <name>_uneven with 3 workers.
       data: files which the test reads.
       deps: targets of the modules which the test imports.
       size: Bazel's limit of time for each number of workers.
     """
     src = name + ".py"
+    jobs = [("np%d" % count, count, []) for count in workers]
+    for suffix, placement in hosts.items():
+        count = 0
+        for host in placement.split(","):
+            count += int(host.split(":")[1])
+        jobs.append((suffix, count, ["--hosts", placement]))
     targets = []
-    for count in workers:
-        target = "%s_np%d" % (name, count)
+    for suffix, count, where in jobs:
+        target = "%s_%s" % (name, suffix)
         targets.append(":" + target)
         _module_test(
             name = target,
             srcs = [src],
-            args = ["tests.multiprocess.run", "-np", str(count), "$(location %s)" % src],
+            args = ["tests.multiprocess.run", "-np", str(count)] + where + ["$(location %s)" % src],
             data = data,
             deps = deps + ["//tests/multiprocess:run"],
             size = size,

@@ -1,0 +1,102 @@
+"""Every scheme sums exactly, to the same bits on every worker, and costs what it says."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.communication import Dense, LinkModel, Torus2D
+from tf_sparse_strategy.topology import Group
+
+SIZES = [1, 3, 8, 1001]
+EXACT = [Dense(), Torus2D()]
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture(params=EXACT, ids=lambda scheme: type(scheme).__name__)
+def scheme(request, topology):
+    """A scheme that can run here; uneven nodes must be refused by those that cannot."""
+    if not topology.is_uniform and isinstance(request.param, Torus2D):
+        with pytest.raises(ValueError, match="same number of workers on every node"):
+            request.param.validate(topology)
+        pytest.skip("refused on uneven nodes, as it should be")
+    request.param.validate(topology)
+    return request.param
+
+
+def vector(rank, n):
+    return (np.arange(n) * 10 + rank).astype(np.float32)
+
+
+def reduce_all(scheme, comm, vectors, mode):
+    def run(*xs):
+        return [scheme.reduce(x, {}, comm) for x in xs]
+
+    return (tf.function(run) if mode == "function" else run)(*map(tf.constant, vectors))
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_sums_are_exact(scheme, comm, topology, mode):
+    results = reduce_all(scheme, comm, [vector(topology.rank, n) for n in SIZES], mode)
+    for n, result in zip(SIZES, results, strict=True):
+        expected = sum(vector(rank, n) for rank in range(topology.num_workers))
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_dtype_is_kept(scheme, comm, topology, dtype):
+    bucket = tf.cast([1.0, 2.0, topology.rank], dtype)
+    result = scheme.reduce(bucket, {}, comm)
+    p = topology.num_workers
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(tf.cast(result, tf.float32), [p, 2 * p, p * (p - 1) / 2])
+
+
+def test_all_workers_hold_the_same_bits(scheme, comm, topology):
+    """Or weights drift apart: the order in which floats are added must not depend on the worker."""
+    rng = np.random.default_rng(topology.rank)
+    bucket = (rng.normal(size=1001) * 10.0 ** rng.integers(-8, 8, 1001)).astype(np.float32)
+    bits = tf.bitcast(reduce_all(scheme, comm, [bucket], "function")[0], tf.int32)
+    for other in comm.all_gather(bits[tf.newaxis]):
+        np.testing.assert_array_equal(other, bits)
+
+
+def test_a_non_finite_gradient_reaches_everyone(scheme, comm, topology):
+    bucket = vector(topology.rank, 8)
+    if topology.rank == topology.num_workers - 1:
+        bucket[3:5] = np.nan, np.inf
+    result = scheme.reduce(tf.constant(bucket), {}, comm).numpy()
+    np.testing.assert_array_equal(np.isfinite(result), [i not in (3, 4) for i in range(8)])
+    assert np.isnan(result[3]) and result[4] == np.inf
+
+
+def test_cost_predicts_the_bytes_counted(scheme, comm, topology):
+    for n in (*SIZES, 12 * topology.num_workers):
+        before = comm.traffic()[1]
+        scheme.reduce(tf.constant(vector(topology.rank, n)), {}, comm)
+        after = comm.traffic()[1]
+        predicted = scheme.cost(n, topology, FREE).bytes
+        assert (after.local - before.local, after.cross - before.cross) == (
+            predicted.local,
+            predicted.cross,
+        )
+
+
+def test_torus2d_keeps_most_bytes_inside_the_nodes(comm, topology):
+    if not topology.is_uniform or 1 in (topology.num_nodes, topology.local_workers):
+        pytest.skip("needs several nodes of several workers")
+    n = 1000 * topology.num_workers
+    sent = {}
+    for scheme in EXACT:
+        before = comm.traffic()[1].cross
+        scheme.reduce(tf.zeros([n]), {}, comm)
+        mine = tf.constant(comm.traffic()[1].cross - before)
+        sent[type(scheme)] = int(comm.all_reduce(mine, Group.LOCAL))
+    m, p = topology.num_nodes, topology.num_workers
+    assert sent[Torus2D] == 2 * 4 * n * (m - 1) // m
+    assert sent[Dense] == 2 * 4 * n * (p - 1) // p
+
+
+def test_exact_schemes_remember_nothing(scheme, topology):
+    (bucket,) = BucketPlan.build([TensorSpec("w", (3,), "float32", 4)], 100).buckets
+    assert scheme.state(bucket, topology) == {}

@@ -1,0 +1,138 @@
+"""Lists of gradients come back summed over the workers, whatever buckets they travelled in."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_sparse_strategy.communication import Dense
+from tf_sparse_strategy.gradients import GradientReducer
+
+SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
+DTYPES = ["float32", "float32", "float16", "float32", "float32"]
+
+
+class Counted(Dense):
+    """Dense, and a note of each bucket."""
+
+    def __init__(self):
+        object.__setattr__(self, "lengths", [])
+        object.__setattr__(self, "states", [])
+
+    def state(self, bucket, topology):
+        self.states.append(bucket.key)
+        return {"calls": tf.Variable(0, trainable=False)}
+
+    def reduce(self, bucket, state, collectives):
+        self.lengths.append(int(bucket.shape[0]))
+        state["calls"].assign_add(1)
+        return super().reduce(bucket, state, collectives)
+
+
+@pytest.fixture(scope="module")
+def variables():
+    return [
+        tf.Variable(tf.zeros(shape, dtype), name=f"v{i}")
+        for i, (shape, dtype) in enumerate(zip(SHAPES, DTYPES, strict=True))
+    ]
+
+
+def gradient(rank, position):
+    shape = SHAPES[position]
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    return tf.constant(values + 10 * position + rank, DTYPES[position])
+
+
+def sums(topology):
+    return [
+        sum(gradient(rank, position).numpy() for rank in range(topology.num_workers))
+        for position in range(len(SHAPES))
+    ]
+
+
+def pairs_of(topology, variables):
+    return [(gradient(topology.rank, i), variable) for i, variable in enumerate(variables)]
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("bucket_bytes", [1, 20, 1 << 20])
+def test_buckets_of_any_size_give_the_same_sums(comm, topology, variables, bucket_bytes, mode):
+    reducer = GradientReducer(Dense(), comm, bucket_bytes)
+
+    def run(gradients):
+        return reducer.reduce(list(zip(gradients, variables, strict=True)))
+
+    gradients = [gradient for gradient, _ in pairs_of(topology, variables)]
+    results = (tf.function(run) if mode == "function" else run)(gradients)
+    for result, expected, variable in zip(results, sums(topology), variables, strict=True):
+        assert result.shape == variable.shape and result.dtype == variable.dtype
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_buckets_hold_what_fits_last_variable_first(comm, topology, variables):
+    scheme = Counted()
+    GradientReducer(scheme, comm, bucket_bytes=24).reduce(pairs_of(topology, variables))
+    # (2, 2), (0, 2) and the scalar in float32; (5,) in float16; (3, 4) alone is beyond the limit.
+    expected = [5, 5, 12] if topology.num_workers > 1 else []
+    assert scheme.lengths == expected
+
+
+def test_state_is_made_once_per_bucket(comm, topology, variables):
+    scheme = Counted()
+    reducer = GradientReducer(scheme, comm, bucket_bytes=24)
+    step = tf.function(lambda: reducer.reduce(pairs_of(topology, variables)))
+    for _ in range(3):
+        step()
+    tf.function(lambda: reducer.reduce(pairs_of(topology, variables)))()  # another trace
+    buckets = 3 if topology.num_workers > 1 else 0
+    assert len(scheme.states) == len(set(scheme.states)) == buckets
+    assert [int(s["calls"]) for s in reducer._states.values()] == [4] * buckets
+
+
+def test_one_worker_gets_its_own_gradients_back(comm, topology, variables):
+    pairs = pairs_of(topology, variables)
+    results = GradientReducer(Dense(), comm, 1 << 20).reduce(pairs)
+    untouched = [result is pair[0] for result, pair in zip(results, pairs, strict=True)]
+    assert all(untouched) if topology.num_workers == 1 else not any(untouched)
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_dense_and_sparse_mixed(comm, topology, variables, mode):
+    """Indices that workers share, that one repeats, and workers that contribute no row at all."""
+    table = tf.Variable(tf.zeros([6, 2]))
+    reducer = GradientReducer(Dense(), comm, 1 << 20)
+
+    def slices(rank):
+        rows = [0, rank + 1, rank + 1][: 3 * (rank != 1)]  # rank 1 has none
+        values = np.arange(2 * len(rows), dtype=np.float32).reshape(-1, 2) + 100 * rank
+        return tf.IndexedSlices(tf.constant(values), tf.constant(rows, tf.int64), [6, 2])
+
+    def run():
+        sparse = (slices(topology.rank), table)
+        first, last = (gradient(topology.rank, 0), variables[0]), pairs_of(topology, variables)[4]
+        return reducer.reduce([first, sparse, last])
+
+    first, sparse, last = (tf.function(run) if mode == "function" else run)()
+    np.testing.assert_array_equal(first, sums(topology)[0])
+    np.testing.assert_array_equal(last, sums(topology)[4])
+    assert isinstance(sparse, tf.IndexedSlices)
+    expected = sum(
+        tf.convert_to_tensor(slices(rank)).numpy() for rank in range(topology.num_workers)
+    )
+    np.testing.assert_array_equal(tf.convert_to_tensor(sparse), expected)
+
+
+def test_no_gradients(comm):
+    assert GradientReducer(Dense(), comm, 1 << 20).reduce([]) == []
+
+
+def test_an_unknown_shape_is_named(comm, topology, variables):
+    if topology.num_workers == 1:
+        pytest.skip("one worker returns gradients untouched")
+    reducer = GradientReducer(Dense(), comm, 1 << 20)
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def step(x):
+        return reducer.reduce([(x, variables[2])])
+
+    with pytest.raises(ValueError, match=r"variable 'v2.*unknown shape.*tf.ensure_shape"):
+        step(tf.zeros([5]))
