@@ -32,6 +32,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.trackable import base as trackable
 
 from tf_sparse_strategy import input as input_pipeline
@@ -260,10 +261,22 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         Returns:
           The summed gradients, in order.
         """
+        self._refuse_xla()
         return self.gradients.reduce(pairs)
+
+    def _refuse_xla(self):
+        """Raises where a collective is traced into a function that XLA is to compile."""
+        graph = tf.compat.v1.get_default_graph()
+        if self._size > 1 and control_flow_util.GraphOrParentsInXlaContext(graph):
+            raise ValueError(
+                f"jit_compile=True: XLA cannot compile a step in which {self._size} workers communicate. "
+                "Pass jit_compile='auto' (Keras 3) or False to compile(), or jit-compile only functions "
+                "within the step that do not communicate."
+            )
 
     def _all_reduce(self, reduce_op, value):
         """All-reduces what this process holds of one value."""
+        self._refuse_xla()
         if isinstance(value, tf.IndexedSlices):
             summed = self.gradients.reduce_sparse(value)
             if reduce_op == ReduceOp.MEAN:
@@ -294,6 +307,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             if isinstance(x, (int, float)):
                 return x * self._size if reduce_op == ReduceOp.SUM else x
             if weighs_rows and self.batch is not None:
+                self._refuse_xla()
                 x = tf.convert_to_tensor(x)
                 weighted = self.masked(x * tf.cast(self.loss_weight(), x.dtype))
                 return self.collectives.all_reduce(weighted, purpose="statistics")
@@ -345,6 +359,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def gather_predictions(self, outputs, args):
         """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
+        self._refuse_xla()
         batch = _tagged_batch(tf.nest.map_structure(_component, args, expand_composites=False))
 
         def gather(rows):
