@@ -304,8 +304,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                     "Reduce a per-replica value, or multiply by num_replicas_in_sync."
                 )
             x = x.values[0] if isinstance(x, values.SyncOnReadVariable) else _component(x)
-            if isinstance(x, (int, float)):
-                return x * self._size if reduce_op == ReduceOp.SUM else x
+            x = _number_as_tensor(x, destinations)
             if weighs_rows and self.batch is not None:
                 self._refuse_xla()
                 x = tf.convert_to_tensor(x)
@@ -373,8 +372,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return local.data if isinstance(local, input_pipeline.Batch) else local
 
     def _broadcast_to(self, tensor, destinations):
-        if isinstance(tensor, (float, int)):
-            return tensor  # the variable's dtype decides, see MirroredExtended
+        tensor = _number_as_tensor(tensor, destinations)
         return self.collectives.broadcast(tf.convert_to_tensor(tensor))
 
     # ---- input ----------------------------------------------------------------------------------
@@ -449,6 +447,13 @@ def _component(value):
     ):
         return value.values[0]
     return value
+
+
+def _number_as_tensor(value, destinations):
+    """A Python number, which may differ between workers, in the dtype of the variable it is for."""
+    if not isinstance(value, (int, float)):
+        return value
+    return tf.convert_to_tensor(value, getattr(destinations, "dtype", None))
 
 
 def _tagged_batch(args) -> Optional[input_pipeline.Batch]:
