@@ -127,8 +127,7 @@ def shard_batches(
             "least one. Raise the batch size given to dataset.batch()."
         )
 
-    def keep(*element):
-        element = element if len(element) > 1 else element[0]
+    def keep(element):
         total = num_rows(element)
         start, rows = _share(total, num_workers, index)
         if not tagged:
@@ -146,13 +145,11 @@ def shard_batches(
 def tag_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Tags this worker's own batches with their rows, then goes on for ever with rows of no account."""
 
-    def tag(*element):
-        element = element if len(element) > 1 else element[0]
+    def tag(element):
         rows = tf.cast(num_rows(element), tf.int64)
         return Batch(element, rows, rows)
 
-    def idle(*element):
-        element = element if len(element) > 1 else element[0]
+    def idle(element):
         zero = tf.zeros([], tf.int64)
         return Batch(take_rows(element, 0, 1), zero, zero)
 
@@ -161,12 +158,15 @@ def tag_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _unsplatted(dataset: tf.data.Dataset, fn) -> tf.data.Dataset:
-    """`dataset.map(fn)` with one argument style: tf.data spreads tuples, and only tuples."""
-    return dataset.map(tf.autograph.experimental.do_not_convert(fn))
+    """`dataset.map(fn)` with whole elements: tf.data would spread tuples, also those of one."""
+    spread = type(dataset.element_spec) is tuple
+    return dataset.map(
+        tf.autograph.experimental.do_not_convert(lambda *e: fn(e if spread else e[0]))
+    )
 
 
 def _enough_rows(element, num_workers: int) -> tf.Tensor:
-    total = num_rows(element if len(element) > 1 else element[0])
+    total = num_rows(element)
     enough = total >= num_workers
 
     def warn():
