@@ -1,7 +1,7 @@
 """Which gradients travel together.
 
-Backpropagation yields the last layer's gradient first, so buckets are filled in reverse order of the
-variables: the first bucket is complete, and on its way, while earlier layers still compute.
+Backpropagation yields the last layer's gradient first, so buckets are filled in reverse order of
+the variables: the first bucket is complete, and on its way, while earlier layers still compute.
 """
 
 import dataclasses

@@ -10,8 +10,9 @@ from tf_sparse_strategy.communication.base import Communication
 class GradientReducer:
     """Sums lists of gradients over the workers.
 
-    Dense gradients travel in buckets through `communication`. `tf.IndexedSlices` are gathered whole:
-    indices and values of all workers one after the other, which sums to the same dense gradient.
+    Dense gradients travel in buckets through `communication`. `tf.IndexedSlices` are gathered
+    whole: indices and values of all workers one after the other, which sums to the same dense
+    gradient.
 
     Args:
       communication: sums one flat bucket.
@@ -45,7 +46,7 @@ class GradientReducer:
         for bucket in plan.buckets:
             members = [dense[p] for p in bucket.positions]
             summed = self._reduce_bucket(bucket, [gradient for _, gradient, _ in members])
-            for (position, _, _), gradient in zip(members, summed):
+            for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
         return reduced
 
@@ -63,7 +64,9 @@ class GradientReducer:
         packed = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
         summed = self.communication.reduce(packed, self._state(bucket), self._collectives)
         parts = [summed] if len(flat) == 1 else tf.split(summed, bucket.sizes)
-        return [tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors)]
+        return [
+            tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors, strict=True)
+        ]
 
     def _state(self, bucket: BucketSpec) -> dict[str, tf.Variable]:
         if bucket.key not in self._states:
@@ -77,8 +80,8 @@ class GradientReducer:
 def _spec(gradient: tf.Tensor, variable: tf.Variable) -> TensorSpec:
     if not gradient.shape.is_fully_defined():
         raise ValueError(
-            f"the gradient of variable {variable.name!r} has the unknown shape {gradient.shape}; buckets "
-            "need static shapes. Call tf.ensure_shape(gradient, variable.shape)."
+            f"the gradient of variable {variable.name!r} has the unknown shape {gradient.shape}; "
+            "buckets need static shapes. Call tf.ensure_shape(gradient, variable.shape)."
         )
     return TensorSpec(
         key=getattr(variable, "_unique_id", variable.name),

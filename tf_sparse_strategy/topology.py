@@ -39,8 +39,8 @@ class Topology:
     def __post_init__(self):
         if not 0 <= self.rank < len(self.nodes):
             raise ValueError(
-                f"rank={self.rank} is not one of the {len(self.nodes)} workers in nodes={self.nodes}; "
-                "pass 0 <= rank < len(nodes)."
+                f"rank={self.rank} is not one of the {len(self.nodes)} workers in "
+                f"nodes={self.nodes}; pass 0 <= rank < len(nodes)."
             )
 
     @classmethod
@@ -91,7 +91,9 @@ class Topology:
         if group is Group.LOCAL:
             return tuple(r for r, node in enumerate(self.nodes) if node == self.node)
         return tuple(
-            r for r in range(self.num_workers) if dataclasses.replace(self, rank=r).local == self.local
+            rank
+            for rank in range(self.num_workers)
+            if dataclasses.replace(self, rank=rank).local == self.local
         )
 
     def size(self, group: Group) -> int:
@@ -99,7 +101,7 @@ class Topology:
         return len(self.ranks(group))
 
     def is_trivial(self, group: Group) -> bool:
-        """Whether nobody has a partner in its `group`: then, and only then, all may skip a collective."""
+        """Whether nobody has a partner in its `group`, so that all may skip a collective."""
         sizes = {Group.GLOBAL: self.num_workers, Group.LOCAL: max(self.node_sizes)}
         return sizes.get(group, self.num_nodes) == 1
 

@@ -21,7 +21,12 @@ import tensorflow as tf
 REDUCED = {tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64}
 MOVED = REDUCED | {tf.uint16, tf.int16, tf.bool}
 
-_SUM_CARRIER = {tf.bfloat16: tf.float32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
+_SUM_CARRIER = {
+    tf.bfloat16: tf.float32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
 _MOVE_BITS = {tf.bfloat16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 _COMPLEX = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 
@@ -58,8 +63,8 @@ def for_reduction(x: tf.Tensor, op: str) -> tuple[tf.Tensor, Restore]:
         return _as_pairs(x)
     raise TypeError(
         f"all_reduce(op={op!r}) cannot carry dtype {dtype.name}; allowed are "
-        f"{sorted(d.name for d in REDUCED | set(_SUM_CARRIER))}, complex with op='sum' and bool with "
-        "op='min'/'max'. Cast the value first."
+        f"{sorted(d.name for d in REDUCED | set(_SUM_CARRIER))}, complex with op='sum' and bool "
+        "with op='min'/'max'. Cast the value first."
     )
 
 

@@ -103,8 +103,8 @@ def test_dense_and_sparse_mixed(comm, topology, variables, mode):
 
     def slices(rank):
         rows = [0, rank + 1, rank + 1][: 3 * (rank != 1)]  # rank 1 has none
-        values = np.arange(2 * len(rows), dtype=np.float32).reshape(-1, 2) + 100 * rank
-        return tf.IndexedSlices(tf.constant(values), tf.constant(rows, tf.int64), [6, 2])
+        values = tf.reshape(tf.range(2.0 * len(rows)), [-1, 2]) + 100.0 * rank
+        return tf.IndexedSlices(values, tf.constant(rows, tf.int64), tf.constant([6, 2]))
 
     def run():
         sparse = (slices(topology.rank), table)

@@ -1,7 +1,5 @@
 """Ways of summing gradients over the workers, behind one interface."""
 
-from typing import Union
-
 from tf_sparse_strategy.communication.base import Communication, Cost, LinkModel
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.torus2d import Torus2D

@@ -25,16 +25,16 @@ class Torus2D(Communication):
       >>> import tf_sparse_strategy as tss
       >>> strategy = tss.SparseStrategy(communication=tss.communication.Torus2D())
 
-    Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018,
-    section 2.2; the baseline of Shi et al., MLSys 2021, section 5.3.
+    Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash",
+    2018, section 2.2; the baseline of Shi et al., MLSys 2021, section 5.3.
     """
 
     def validate(self, topology: Topology) -> None:
         if not topology.is_uniform:
             raise ValueError(
-                f"communication='torus2d' needs the same number of workers on every node; got "
-                f"{topology.node_sizes}. Start equal numbers (horovodrun -H host1:4,host2:4) or use "
-                "communication='dense'."
+                "communication='torus2d' needs the same number of workers on every node; got "
+                f"{topology.node_sizes}. Start equal numbers (horovodrun -H host1:4,host2:4) or "
+                "use communication='dense'."
             )
 
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
