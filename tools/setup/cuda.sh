@@ -16,7 +16,7 @@ while IFS= read -r source; do
   object=build/cuda/${source%.cu*}.o
   mkdir -p "$(dirname "$object")"
   echo "nvcc $source"
-  nvcc -std=c++17 -O3 -arch=all-major --Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC \
+  nvcc -std=c++17 -O3 -arch=all-major --threads 0 --Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC \
     -I. -x cu -c "$source" -o "$object"
   count=$((count + 1))
 done < <(find custom_ops -name '*.cu' -o -name '*.cu.cc' | sort)
