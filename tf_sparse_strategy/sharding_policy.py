@@ -69,7 +69,7 @@ class Sharding:
             return Policy.FILE
         if asked == Policy.FILE:
             raise ValueError(
-                "auto_shard_policy=FILE needs at least one input file per worker; there are "
+                "auto_shard_policy=FILE needs at least one input file with rows per worker; there are "
                 f"{self.collectives.topology.num_workers} workers and some got none. Write more files, "
                 "or use AutoShardPolicy.DATA."
             )
@@ -81,24 +81,26 @@ class Sharding:
 
     def _has_a_file(self, dataset) -> bool:
         try:
-            next(iter(self._shard(dataset)), None)
+            return next(iter(self._shard(dataset)), None) is not None
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
             return False
-        return True
 
     def _own_files(self, dataset, policy):
         """This worker's files (or, under OFF, all it was given) in batches of its share."""
         workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
+        part = dataset if policy == Policy.OFF else self._shard(dataset)
         size = self.batch_size(dataset)
         if size == -1:
-            raise ValueError(
-                "cannot tell the global batch size of a dataset sharded by files; end the pipeline with "
-                "dataset.batch(global_batch_size), or use AutoShardPolicy.DATA."
-            )
+            size = self._first_batch_size(part)
         if size < workers:
             raise ValueError(
                 f"the global batch has {size} rows for {workers} workers; every worker needs at least "
                 "one. Raise the batch size given to dataset.batch()."
             )
-        part = dataset if policy == Policy.OFF else self._shard(dataset)
         return part.rebatch(size // workers + (rank < size % workers))
+
+    def _first_batch_size(self, part) -> int:
+        """Rows of the largest first batch of any worker: a map after batch() hides the batch size."""
+        first = next(iter(part), None)
+        rows = 0 if first is None else int(input_pipeline.num_rows(first))
+        return int(self.collectives.all_reduce(tf.constant(rows), op="max", purpose="batch_size"))

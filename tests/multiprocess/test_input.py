@@ -1,0 +1,211 @@
+"""Datasets under real workers: every row once, in rank order, and nobody waits for ever."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess.oracle import assert_identical
+
+Policy = tf.data.experimental.AutoShardPolicy
+
+
+def distributed(strategy, dataset, policy=None):
+    if policy is not None:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = policy
+        dataset = dataset.with_options(options)
+    return strategy.experimental_distribute_dataset(dataset)
+
+
+def local_batches(strategy, dataset) -> list[np.ndarray]:
+    return [strategy.experimental_local_results(batch)[0].numpy() for batch in dataset]
+
+
+def everyones(comm, rows) -> list:
+    """All workers' rows, in rank order."""
+    rows = np.concatenate(rows) if rows else np.zeros(0, "int64")
+    return comm.all_gather(tf.constant(rows.astype("int64"))).numpy().tolist()
+
+
+@pytest.fixture
+def write(comm, topology, shared_tmp):
+    """Writes files of the given numbers of rows, numbered through; returns a batched dataset."""
+
+    def dataset(kind, sizes, batch):
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        paths = [str(shared_tmp / f"{kind}_{len(sizes)}_{i}") for i in range(len(sizes))]
+        if topology.rank == 0:
+            for path, start, size in zip(paths, first, sizes, strict=False):
+                lines = [str(row) for row in range(start, start + size)]
+                if kind == "text":
+                    open(path, "w").write("".join(line + "\n" for line in lines))
+                else:
+                    with tf.io.TFRecordWriter(path) as writer:
+                        for line in lines:
+                            writer.write(line.encode())
+        comm.barrier()
+        reader = tf.data.TextLineDataset if kind == "text" else tf.data.TFRecordDataset
+        return reader(paths).map(lambda x: tf.strings.to_number(x, tf.int64)).batch(batch)
+
+    return dataset
+
+
+@pytest.mark.parametrize("rows, batch", [(14, 7), (17, 9), (20, 8)])
+def test_global_batches_in_rank_order(comm, strategy, topology, rows, batch):
+    mine = local_batches(strategy, distributed(strategy, tf.data.Dataset.range(rows).batch(batch)))
+    for step, first in enumerate(range(0, rows, batch)):
+        whole = list(range(first, min(first + batch, rows)))
+        if len(whole) < topology.num_workers:
+            assert len(mine) == step  # dropped by all: not a row for each worker
+            break
+        assert everyones(comm, mine[step : step + 1]) == whole
+        assert len(mine[step]) - len(whole) // topology.num_workers in (0, 1)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_predict_few_rows(strategy, keras, rows):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(2.0)])
+    x = np.arange(rows, dtype="float32")[:, np.newaxis] + 1
+    np.testing.assert_array_equal(model.predict(x, batch_size=4, verbose=0), 2 * x)
+
+
+@pytest.mark.parametrize("kind", ["text", "tfrecord"])
+@pytest.mark.parametrize("policy", [None, Policy.AUTO, Policy.FILE, Policy.DATA], ids=str)
+def test_files_enough_for_all(comm, strategy, topology, write, kind, policy):
+    workers = topology.num_workers
+    data = distributed(strategy, write(kind, [4] * workers, batch=2 * workers), policy)
+    mine = local_batches(strategy, data)
+    if policy == Policy.DATA:
+        assert everyones(comm, mine[:1]) == list(range(2 * workers))
+    else:
+        own = 4 * topology.rank + np.arange(4)
+        np.testing.assert_array_equal(np.concatenate(mine), own)
+    assert sorted(everyones(comm, mine)) == list(range(4 * workers))
+
+
+@pytest.mark.parametrize("sizes", ["fewer", "one_empty"])
+def test_files_too_few(comm, strategy, topology, write, sizes):
+    """AUTO shares out rows; FILE, which cannot, says so on every worker."""
+    workers = topology.num_workers
+    if workers == 1:
+        pytest.skip("one worker takes all files")
+    sizes = [4 * workers] * (workers - 1) + ([] if sizes == "fewer" else [0])
+    data = write("tfrecord", sizes, batch=2 * workers)
+    mine = local_batches(strategy, distributed(strategy, data))
+    assert sorted(everyones(comm, mine)) == list(range(sum(sizes)))
+    with pytest.raises(ValueError, match="auto_shard_policy=FILE.*AutoShardPolicy.DATA"):
+        distributed(strategy, data, Policy.FILE)
+
+
+def test_uneven_files_end_together(comm, strategy, topology, write):
+    """In a user's loop: with the first worker that has no more."""
+    workers = topology.num_workers
+    data = write("text", [2 * (r + 2) for r in range(workers)], batch=2 * workers)
+    steps = len(local_batches(strategy, distributed(strategy, data)))
+    assert steps == 2
+    assert_identical(comm, steps)
+
+
+def mean_of_rows(strategy, keras):
+    """A model whose loss is the mean of its input rows, at learning rate 0."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+        model.set_weights([np.ones((1, 1))])
+        model.compile(keras.optimizers.SGD(0.0), loss="mae")
+    return model
+
+
+def as_rows(x):
+    x = tf.cast(x, tf.float32)[:, tf.newaxis]
+    return x, tf.zeros_like(x)
+
+
+def test_uneven_files_count_every_row_in_keras(comm, strategy, topology, keras, write):
+    sizes = [3 * r + 2 for r in range(topology.num_workers)]
+    data = write("tfrecord", sizes, batch=2 * topology.num_workers).map(as_rows)
+    model = mean_of_rows(strategy, keras)
+    expected = np.mean(np.arange(sum(sizes)))
+    loss = model.fit(data, epochs=2, verbose=0).history["loss"]
+    np.testing.assert_allclose([*loss, model.evaluate(data, verbose=0)], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_infinite_with_steps_per_epoch(strategy, steps_per_execution):
+    import keras
+
+    model = mean_of_rows(strategy, keras)
+    model.compile("sgd", "mae", steps_per_execution=steps_per_execution)
+    data = tf.data.Dataset.range(12).batch(5).repeat().map(as_rows)
+    model.fit(data, steps_per_epoch=4, epochs=2, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 8
+
+
+def test_own_data_of_each_worker(comm, strategy, topology):
+    """OFF: a worker's dataset is its own, in batches of its share."""
+    start = 100 * topology.rank
+    own = tf.data.Dataset.range(start, start + 6).batch(2 * topology.num_workers)
+    mine = local_batches(strategy, distributed(strategy, own, Policy.OFF))
+    assert np.concatenate(mine).tolist() == list(range(start, start + 6))
+    if topology.num_workers > 1:
+        assert {len(batch) for batch in mine} == {2}
+
+
+def test_datasets_from_function_end_together(comm, strategy, topology):
+    def make(context):
+        return tf.data.Dataset.range(3 + context.input_pipeline_id).batch(1)
+
+    dataset = strategy.distribute_datasets_from_function(make)
+    assert len(local_batches(strategy, dataset)) == 3
+
+    @tf.function
+    def count():
+        steps = 0
+        for _ in dataset:
+            steps += 1
+        return steps
+
+    assert int(count()) == 3
+
+
+def test_unbatched_is_refused(strategy, keras):
+    with pytest.raises(ValueError, match=r"not batched.*dataset.batch\(global_batch_size\)"):
+        distributed(strategy, tf.data.Dataset.range(4))
+
+
+def test_too_small_batch_is_refused(strategy, topology):
+    if topology.num_workers == 1:
+        pytest.skip("one row is enough for one worker")
+    data = tf.data.Dataset.range(8).batch(1, drop_remainder=True)
+    with pytest.raises(ValueError, match="1 rows for .* workers.*batch size"):
+        distributed(strategy, data)
+
+
+def test_ragged_and_sparse(comm, strategy, topology):
+    lengths, rows = [1, 3, 0, 2, 4, 1], 6
+    ragged = tf.RaggedTensor.from_row_lengths(np.arange(11), lengths)
+    sparse = tf.sparse.from_dense(np.diag(np.arange(1, 7)))
+    data = tf.data.Dataset.from_tensor_slices({"ragged": ragged, "sparse": sparse}).batch(rows)
+    (batch,) = distributed(strategy, data)
+
+    def row_sums(element):
+        return tf.stack(
+            [
+                tf.reduce_sum(element["ragged"], axis=1),
+                tf.sparse.reduce_sum(element["sparse"], axis=1),
+            ],
+            axis=1,
+        )
+
+    gathered = strategy.gather(strategy.run(row_sums, args=(batch,)), axis=0)
+    expected = np.stack([tf.reduce_sum(ragged, axis=1), np.arange(1, 7)], axis=1)
+    np.testing.assert_array_equal(gathered, expected)
+
+
+def test_shuffle_without_a_seed(comm, strategy):
+    """Each epoch every row once over all workers, in an order of its own."""
+    data = distributed(strategy, tf.data.Dataset.range(24).shuffle(24).batch(8))
+    epochs = [everyones(comm, local_batches(strategy, data)) for _ in range(2)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(24))
+    assert epochs[0] != epochs[1]
