@@ -15,6 +15,7 @@ What arrives here, and where it goes:
 | metrics, assignments, `strategy.reduce`     | _reduce_to                 | dense collectives  |
 """
 
+import contextlib
 import threading
 from typing import Optional
 
@@ -64,9 +65,16 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
 
     def assign(self, value, *args, **kwargs):
         extended = self._distribute_strategy.extended
-        if extended.batch is not None and not distribute_lib.in_cross_replica_context():
+        if distribute_lib.in_cross_replica_context():
+            value = tf.convert_to_tensor(value, self.dtype)  # e.g. an HDF5 dataset being loaded
+        elif extended.batch is not None:
             value = tf.where(extended.batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
+
+    def _get_cross_replica(self):
+        if self._distribute_strategy.extended.is_alone:
+            return self.values[0].read_value()
+        return super()._get_cross_replica()
 
 
 _VARIABLE_CLASSES = {
@@ -175,11 +183,25 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _num_gpus_per_worker(self):
         return 0  # only used by TensorFlow to warn about undistributed datasets
 
+    @contextlib.contextmanager
+    def alone(self):
+        """While this lasts, reading or making a variable here asks nobody: values are this worker's."""
+        outer, self._local.alone = self.is_alone, True
+        try:
+            yield
+        finally:
+            self._local.alone = outer
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether `alone()` lasts in this thread."""
+        return getattr(self._local, "alone", False)
+
     # ---- variables ------------------------------------------------------------------------------
 
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
         initial_value = kwargs["initial_value"]
-        if self._size == 1:
+        if self._size == 1 or self.is_alone:
             return initial_value
 
         def from_rank_0():

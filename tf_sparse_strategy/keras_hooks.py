@@ -1,4 +1,4 @@
-"""What Keras must do differently under this strategy: the only module that touches private Keras.
+"""What Keras must do differently under this strategy when it trains (keras_saving.py: when it saves).
 
 Each hook wraps one function of Keras 3 or tf_keras and acts only while a `SparseStrategy` is the
 current strategy; under any other it calls the original.
@@ -9,16 +9,19 @@ current strategy; under any other it calls the original.
 | BaseOptimizer._clip_gradients               | clips before the gradients are summed| clip the sum          |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
+| Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 """
 
-import functools
 import itertools
 import sys
 from typing import Callable, Optional
 
 import tensorflow as tf
+
+from tf_sparse_strategy import keras_saving
+from tf_sparse_strategy.hooking import wrap
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _CONSUMERS = ("fit", "evaluate", "predict")
@@ -35,29 +38,19 @@ def _in_replica_of_ours():
     return extended if extended is not None and tf.distribute.get_replica_context() else None
 
 
-def _wrap(owner, name: str, wrapper: Callable) -> None:
-    """Replaces `owner.name` by `wrapper(original, …)`, once."""
-    original = getattr(owner, name)
-    if hasattr(original, "_sparse_strategy_hook"):
-        return
-    hook = functools.wraps(original)(functools.partial(wrapper, original))
-    if isinstance(owner, type):
-
-        @functools.wraps(original)
-        def hook(self, *args, **kwargs):
-            return wrapper(original, self, *args, **kwargs)
-
-    hook._sparse_strategy_hook = True
-    setattr(owner, name, hook)
-
-
 def install() -> None:
     """Installs the hooks for every Keras that is installed. Idempotent.
 
     Raises:
       RuntimeError: a Keras function to be wrapped does not exist: an untested Keras version.
     """
-    for installer in (_install_keras3, _install_tf_keras):
+    installers = (
+        _install_keras3,
+        _install_tf_keras,
+        keras_saving.install_keras3,
+        keras_saving.install_tf_keras,
+    )
+    for installer in installers:
         try:
             installer()
         except ModuleNotFoundError:
@@ -73,22 +66,26 @@ def _install_keras3() -> None:
     from keras.src.backend.tensorflow import optimizer as tf_optimizer
     from keras.src.callbacks import progbar_logger
     from keras.src.losses import loss
+    from keras.src.metrics import reduction_metrics
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
-    _wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
-    _wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
-    _wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
-    _wrap(loss, "scale_loss_for_distribution", _scale_loss)
-    _wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
-    _wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
+    wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
+    wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
+    wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
+    wrap(loss, "scale_loss_for_distribution", _scale_loss)
+    wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
+    wrap(reduction_metrics.Mean, "update_state", _record_mean)
+    wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
 
 
 def _install_tf_keras() -> None:
     from tf_keras.src import callbacks
+    from tf_keras.src.metrics import base_metric
     from tf_keras.src.utils import losses_utils
 
-    _wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
-    _wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
+    wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
+    wrap(base_metric.Mean, "update_state", _record_mean)
+    wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
 
 
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
@@ -124,6 +121,14 @@ def _unscale_loss(original, value):
     if weight is None:
         return original(value)
     return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def _record_mean(original, metric, values, sample_weight=None):
+    weight = _loss_weight()
+    is_scalar = tf.TensorShape(getattr(values, "shape", ())).rank == 0
+    if weight is not None and sample_weight is None and is_scalar:
+        sample_weight = weight
+    return original(metric, values, sample_weight)
 
 
 def _loss_weight():

@@ -4,7 +4,7 @@ from typing import Union
 
 import tensorflow as tf
 
-from tf_sparse_strategy import collectives, keras_hooks
+from tf_sparse_strategy import collectives, keras_hooks, saving
 from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
@@ -49,6 +49,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         if bucket_bytes < 1:
             raise ValueError(f"bucket_bytes={bucket_bytes} must be at least 1; the default is 32 << 20.")
         keras_hooks.install()
+        saving.install()
         collectives.start()
         device = _pin_device()
         topology = collectives.find_topology()

@@ -1,0 +1,30 @@
+"""Replacing a function of Keras or TensorFlow by one of ours that can call the original."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def wrap(owner: Any, name: str, wrapper: Callable) -> None:
+    """Replaces `owner.name` by `wrapper(original, …)`, once.
+
+    Args:
+      owner: a module or a class.
+      name: of the function or method; an inherited method is replaced for `owner` alone.
+      wrapper: gets the original first, then what the caller passes (`self` first, for a class).
+
+    Raises:
+      AttributeError: there is no such function.
+    """
+    original = getattr(owner, name)
+    if hasattr(original, "_sparse_strategy_hook"):
+        return
+    hook = functools.wraps(original)(functools.partial(wrapper, original))
+    if isinstance(owner, type):
+
+        @functools.wraps(original)
+        def hook(self, *args, **kwargs):
+            return wrapper(original, self, *args, **kwargs)
+
+    hook._sparse_strategy_hook = True
+    setattr(owner, name, hook)

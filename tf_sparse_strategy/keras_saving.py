@@ -1,0 +1,188 @@
+"""Keras's saves, loads and file-writing callbacks under several workers: the chief writes.
+
+The rules for users are in saving.py. Keras 3 knows no chief: each worker would write the same file.
+tf_keras does, and lets the others write into directories beside the chief's.
+
+| Keras function                            | on a worker that is not the chief                    |
+|-------------------------------------------|------------------------------------------------------|
+| save, save_weights, export, of any format | returns                                              |
+| ModelCheckpoint (Keras 3)                 | keeps `best`, makes no directory                     |
+| BackupAndRestore (Keras 3)                | saves and deletes nothing                            |
+| CSVLogger                                 | does nothing                                         |
+| TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |
+| temporary directories of tf_keras         | are private, instead of beside the chief's files     |
+
+On all workers: loads are collective, and tf_keras's BackupAndRestore leaves a model that can be
+fitted again without it.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+
+import tensorflow as tf
+
+from tf_sparse_strategy import saving
+from tf_sparse_strategy.hooking import wrap
+
+
+def install_keras3() -> None:
+    """Installs the hooks on Keras 3. Idempotent."""
+    import keras
+    from keras.src import callbacks
+    from keras.src.legacy.saving import legacy_h5_format
+    from keras.src.models.model import Model
+    from keras.src.saving import saving_api, saving_lib
+
+    wrap(saving_lib, "save_model", _save_by_chief)
+    wrap(saving_lib, "save_weights_only", _save_by_chief)
+    wrap(legacy_h5_format, "save_model_to_hdf5", _save_by_chief)
+    wrap(Model, "export", _save_by_chief)
+    _wrap_loads(saving_api, (keras.saving, keras.models))
+
+    wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
+    wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
+    wrap(callbacks.BackupAndRestore, "_save_model", _chief_only)
+    wrap(callbacks.BackupAndRestore, "on_train_end", _chief_only)
+    _wrap_csv_logger(callbacks.CSVLogger)
+    wrap(callbacks.TensorBoard, "set_model", _log_privately)
+    wrap(callbacks.TensorBoard, "on_train_end", _delete_private_log)
+
+
+def install_tf_keras() -> None:
+    """Installs the hooks on tf_keras. Idempotent."""
+    import tf_keras
+    from tf_keras.src import callbacks
+    from tf_keras.src.distribute import distributed_file_utils
+    from tf_keras.src.engine.training import Model
+    from tf_keras.src.saving import saving_api, saving_lib
+    from tf_keras.src.saving.legacy import hdf5_format
+    from tf_keras.src.saving.legacy import save as legacy_save
+    from tf_keras.src.saving.legacy.saved_model import save as saved_model_save
+
+    wrap(saving_lib, "save_model", _save_by_chief)
+    wrap(saving_lib, "save_weights_only", _save_by_chief)
+    wrap(hdf5_format, "save_model_to_hdf5", _save_by_chief)
+    wrap(legacy_save, "save_weights", _save_by_chief)
+    wrap(saved_model_save, "save", _save_by_chief)
+    wrap(Model, "export", _save_by_chief)
+    _wrap_loads(saving_api, (tf_keras.saving, tf_keras.models))
+
+    wrap(callbacks.BackupAndRestore, "on_train_end", _forget_training_state)
+    _wrap_csv_logger(callbacks.CSVLogger)
+    wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
+
+
+def _wrap_loads(saving_api, public_modules) -> None:
+    wrap(saving_api, "load_weights", _load_weights)
+    for module in (saving_api, *public_modules):
+        wrap(module, "load_model", _load_model)
+
+
+def _wrap_csv_logger(csv_logger) -> None:
+    for method in ("on_train_begin", "on_epoch_end", "on_train_end"):
+        wrap(csv_logger, method, _chief_only)
+
+
+def _extended_of(model):
+    current = tf.distribute.get_strategy()
+    return saving.ours(getattr(model, "distribute_strategy", current))
+
+
+def _is_follower(model) -> bool:
+    """Whether the model is spread over workers, of which this one is not the chief."""
+    extended = _extended_of(model)
+    return extended is not None and not saving.is_chief(extended)
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def _save_by_chief(original, model, filepath, *args, **kwargs):
+    extended = _extended_of(model)
+    if extended is None or not isinstance(filepath, (str, os.PathLike)):
+        return original(model, filepath, *args, **kwargs)
+    if not saving.is_chief(extended):
+        return None
+    with extended.alone(), saving.whole_file(filepath) as target:
+        return original(model, target, *args, **kwargs)
+
+
+def _load_weights(original, model, filepath, *args, **kwargs):
+    extended = _extended_of(model)
+    if extended is None or not isinstance(filepath, (str, os.PathLike)):
+        return original(model, filepath, *args, **kwargs)
+    return saving.load_together(
+        extended, filepath, lambda path: original(model, path, *args, **kwargs)
+    )
+
+
+def _load_model(original, filepath, *args, **kwargs):
+    extended = saving.ours(tf.distribute.get_strategy())
+    if extended is None or not isinstance(filepath, (str, os.PathLike)):
+        return original(filepath, *args, **kwargs)
+    return saving.load_together(extended, filepath, lambda path: original(path, *args, **kwargs))
+
+
+# ---- callbacks -----------------------------------------------------------------------------------
+
+
+def _chief_only(original, callback, *args, **kwargs):
+    return None if _is_follower(callback.model) else original(callback, *args, **kwargs)
+
+
+def _keep_best(original, callback, epoch, batch, logs):
+    if not _is_follower(callback.model):
+        return original(callback, epoch, batch, logs)
+    path = callback._get_file_path(epoch, batch, logs)
+    return callback._should_save_model(epoch, batch, logs, path)
+
+
+def _begin_from_backup(original, callback, logs=None):
+    extended = _extended_of(callback.model)
+    if extended is None:
+        return original(callback, logs)
+    return saving.load_together(
+        extended, callback._weights_path, lambda _: original(callback, logs)
+    )
+
+
+def _forget_training_state(original, callback, logs=None):
+    original(callback, logs)
+    if _extended_of(callback.model) is not None:
+        callback.model._training_state = None  # it deleted what the next fit looks for
+
+
+@functools.cache
+def _private_root() -> tempfile.TemporaryDirectory:
+    """Made once per process and deleted with it."""
+    return tempfile.TemporaryDirectory(prefix="not_chief_")
+
+
+def _private(directory: str) -> str:
+    name = hashlib.blake2b(os.path.abspath(directory).encode(), digest_size=8).hexdigest()
+    return os.path.join(_private_root().name, name)
+
+
+def _private_temp_dir(original, dirpath, strategy):
+    if saving.ours(strategy) is not None and not dirpath.startswith(_private_root().name):
+        dirpath = _private(dirpath)
+    return original(dirpath, strategy)
+
+
+def _log_privately(original, callback, model):
+    if not _is_follower(model):
+        return original(callback, model)
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, callback, "log_dir", callback.log_dir)
+        callback.log_dir = _private(callback.log_dir)
+        return original(callback, model)
+
+
+def _delete_private_log(original, callback, logs=None):
+    original(callback, logs)
+    if _is_follower(callback.model):
+        shutil.rmtree(_private(callback.log_dir), ignore_errors=True)

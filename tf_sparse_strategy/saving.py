@@ -1,0 +1,268 @@
+"""Saving and loading when several workers run the same script.
+
+What a user may rely on, with more than one worker, for what was made under `strategy.scope()`:
+
+* Every worker may call a save, as in a plain script; rank 0, the chief, alone writes. Saves of
+  Keras (`model.save`, `save_weights`, `export`) communicate with nobody: `if rank == 0:` around
+  them works too. State that differs between workers (metrics, other ON_READ variables) is the
+  chief's in them.
+* `tf.train.Checkpoint`, `CheckpointManager` and `tf.saved_model.save` store ON_READ variables
+  reduced over the workers. When there are any, all workers must call; else the chief's call
+  suffices. The other workers write into a private temporary directory that is deleted at once;
+  they return the chief's path and keep `checkpoints`, `latest_checkpoint` and `save_counter` as the
+  chief does. Write callbacks of `tf.train.CheckpointOptions` run on the chief.
+* Loading (`load_weights`, `load_model` under the scope, `Checkpoint.restore` and `read`,
+  `CheckpointManager.restore_or_initialize`, the start of `BackupAndRestore`) is for all workers
+  together. It waits until all have come, so what was saved before is there; loads what rank 0
+  names; and raises on all workers when it fails on one, above all when a disk is not shared and
+  the file is missing, or another one, on some machine.
+* A file of one piece (.keras, .h5) appears whole or not at all.
+* Loading outside the scope (`tf.saved_model.load`, `keras.models.load_model`) waits for nobody and
+  is not touched; nor is a checkpoint that holds nothing of the strategy's.
+* A saved file knows nothing of the strategy: one process loads it, or another number of workers.
+
+Keras's part, callbacks included, is in keras_saving.py. With one worker this is the original code.
+"""
+
+import contextlib
+import copy
+import hashlib
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.hooking import wrap
+
+_PATH_BYTES = 4096
+_MISSING = -1
+_Path = str | os.PathLike
+
+
+def install() -> None:
+    """Installs the hooks on TensorFlow's own saving. Idempotent."""
+    wrap(tf.train.Checkpoint, "_maybe_create_save_counter", _create_save_counter)
+    wrap(tf.train.Checkpoint, "_async_checkpointer", _refuse_async)
+    wrap(tf.train.Checkpoint, "_write", _write_checkpoint)
+    wrap(tf.train.Checkpoint, "read", _read_checkpoint)
+    wrap(tf.train.Checkpoint, "restore", _read_checkpoint)
+    wrap(tf.train.CheckpointManager, "save", _save_managed)
+    wrap(tf.train.CheckpointManager, "restore_or_initialize", _restore_latest)
+    wrap(tf.saved_model, "save", _save_model)
+
+
+# ---- whose is it ---------------------------------------------------------------------------------
+
+
+def ours(strategy: tf.distribute.Strategy | None) -> Any:
+    """`strategy.extended` if it is a `SparseStrategy` with more than one worker, else None."""
+    extended = getattr(strategy, "extended", None)
+    if not hasattr(extended, "alone") or extended.collectives.topology.num_workers == 1:
+        return None
+    return extended
+
+
+def is_chief(extended: Any) -> bool:
+    """Whether this worker is the one that writes."""
+    return extended.collectives.topology.rank == 0
+
+
+def _owner(root) -> Any:
+    """`ours` of the first object, among all that `root` tracks, that a strategy of ours made."""
+    for node in tf.train.TrackableView(root).descendants():
+        made_it = getattr(node, "distribute_strategy", None) or getattr(
+            getattr(node, "value", None),
+            "distribute_strategy",
+            None,  # a variable of Keras 3
+        )
+        if ours(made_it) is not None:
+            return made_it.extended
+    return None
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def load_together(extended: Any, path: _Path | None, load: Callable[[str | None], Any]) -> Any:
+    """Calls `load(path)` on all workers, once all have come, with rank 0's path.
+
+    Args:
+      extended: the strategy's extended object.
+      path: a file, a directory, a checkpoint's prefix, or None.
+      load: what loads it.
+
+    Returns:
+      What `load` returns.
+
+    Raises:
+      FileNotFoundError: what rank 0 finds at its path is missing, or differs, on some worker.
+      RuntimeError: loading failed on another worker. What `load` raises here is raised as it is.
+    """
+    path = _from_rank_0(extended, None if path is None else os.fspath(path))
+    _require_same(extended, path)
+    try:
+        result, error = load(path), None
+    except Exception as caught:  # whatever it is, the others must hear of it before it goes on
+        result, error = None, caught
+    failed = extended.collectives.all_gather(tf.constant([error is not None]), purpose="loaded")
+    if error is not None:
+        raise error
+    if failed.numpy().any():
+        raise RuntimeError(
+            f"loading {path!r} succeeded on this worker and failed on {_ranks(failed.numpy())}, "
+            "whose log says why. The workers' states now differ: load again, or start anew."
+        )
+    return result
+
+
+def _from_rank_0(extended, text: str | None) -> str | None:
+    sent = json.dumps(text).encode()
+    if len(sent) > _PATH_BYTES:
+        raise ValueError(
+            f"the path {text!r} is longer than {_PATH_BYTES} bytes; use a shorter one."
+        )
+    letters = tf.io.decode_raw(tf.constant(sent.ljust(_PATH_BYTES)), tf.uint8)
+    received = extended.collectives.broadcast(letters, purpose="path")
+    return json.loads(bytes(received.numpy()))
+
+
+def _require_same(extended, path: str | None) -> None:
+    found = extended.collectives.all_gather(
+        tf.constant([_fingerprint(path)], tf.int64), purpose="file"
+    ).numpy()
+    if (found == found[0]).all():
+        return
+    wrong = found == _MISSING if (found == _MISSING).any() else found != found[0]
+    problem = "is missing" if (found == _MISSING).any() else "is not the same as on worker 0"
+    raise FileNotFoundError(
+        f"{path!r} {problem} on {_ranks(wrong)} of {len(found)}. All workers load the file "
+        "that worker 0 saved: save it on a disk that all machines share, or copy it to the same "
+        "path on each."
+    )
+
+
+def _ranks(mask) -> str:
+    return "worker(s) " + ", ".join(str(rank) for rank, true in enumerate(mask) if true)
+
+
+def _fingerprint(path: str | None) -> int:
+    """Tells contents apart; a checkpoint by its index, which holds the tensors' checksums."""
+    if path is None:
+        return 0
+    index = os.path.join("variables", "variables.index")
+    candidates = [path, path + ".index", os.path.join(path, index)]
+    try:
+        present = [file for file in candidates if tf.io.gfile.exists(file)]
+    except tf.errors.UnimplementedError:
+        return 0  # no file system of TensorFlow's, e.g. hf://, which is the same for all
+    files = [file for file in present if not tf.io.gfile.isdir(file)]
+    if not files:
+        return 1 if present else _MISSING
+    digest = hashlib.blake2b(digest_size=7)
+    with tf.io.gfile.GFile(files[0], "rb") as stream:
+        for chunk in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(chunk)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def _read_checkpoint(original, checkpoint, save_path, options=None):
+    extended = _owner(checkpoint)
+    if extended is None or not tf.executing_eagerly():
+        return original(checkpoint, save_path, options)
+    return load_together(extended, save_path, lambda path: original(checkpoint, path, options))
+
+
+def _restore_latest(original, manager):
+    extended = _owner(manager.checkpoint)
+    if extended is not None:
+        # A worker that looked while the chief was still writing knows of none, or of an older one.
+        manager._latest_checkpoint = _from_rank_0(extended, manager.latest_checkpoint)
+    return original(manager)
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def whole_file(path: _Path) -> Iterator[_Path]:
+    """Yields where to write a single file that takes its place at `path` once it is complete.
+
+    Anything but a local .keras, .h5 or .hdf5 file is written in place.
+    """
+    target = os.path.realpath(path)
+    if (
+        "://" in str(path)
+        or not target.endswith((".keras", ".h5", ".hdf5"))
+        or os.path.isdir(target)
+    ):
+        yield path
+        return
+    partial = os.path.join(os.path.dirname(target), ".partial-" + os.path.basename(target))
+    try:
+        yield partial
+        os.replace(partial, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+def _create_save_counter(original, checkpoint):
+    extended = ours(tf.distribute.get_strategy())
+    with contextlib.nullcontext() if extended is None else extended.alone():
+        return original(checkpoint)  # it starts at 0 everywhere: no need to ask the others
+
+
+def _refuse_async(original, checkpoint):
+    if _owner(checkpoint) is not None:
+        raise NotImplementedError(
+            "experimental_enable_async_checkpoint saves from a thread, which cannot reduce "
+            "variables over the workers in step with training. Leave it out of "
+            "tf.train.CheckpointOptions."
+        )
+    return original(checkpoint)
+
+
+def _write_checkpoint(original, checkpoint, file_prefix, options=None):
+    extended = _owner(checkpoint)
+    if extended is None:
+        return original(checkpoint, file_prefix, options)
+    if not tf.executing_eagerly():
+        raise NotImplementedError(
+            "a checkpoint of several workers' variables cannot be written in a tf.function; call "
+            "Checkpoint.save or write outside."
+        )
+    if is_chief(extended):
+        return original(checkpoint, file_prefix, options)
+    options = copy.copy(options) or tf.train.CheckpointOptions()
+    options.experimental_write_callbacks = None
+    with tempfile.TemporaryDirectory(prefix="not_chief_") as private:
+        original(checkpoint, os.path.join(private, "checkpoint"), options)
+    return file_prefix
+
+
+def _save_managed(original, manager, *args, **kwargs):
+    path = original(manager, *args, **kwargs)
+    extended = _owner(manager.checkpoint)
+    if path is None or extended is None or is_chief(extended):
+        return path
+    kept = manager._maybe_delete  # path: time, oldest first
+    kept.pop(path, None)
+    kept[path] = time.time()
+    manager._latest_checkpoint = path
+    surplus = len(kept) - (manager._max_to_keep or len(kept))
+    for old in list(itertools.islice(kept, max(surplus, 0))):
+        del kept[old]
+    return path
+
+
+def _save_model(original, obj, export_dir, *args, **kwargs):
+    extended = _owner(obj)
+    if extended is None or is_chief(extended):
+        return original(obj, export_dir, *args, **kwargs)
+    with tempfile.TemporaryDirectory(prefix="not_chief_") as private:
+        return original(obj, os.path.join(private, "model"), *args, **kwargs)
