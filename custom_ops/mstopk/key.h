@@ -11,6 +11,12 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __CUDACC__
+#define MSTOPK_HOST_DEVICE __host__ __device__
+#else
+#define MSTOPK_HOST_DEVICE
+#endif
+
 namespace mstopk {
 
 template <typename Bits>  // uint32_t (float32) or uint16_t (float16, bfloat16)
@@ -30,17 +36,17 @@ struct KeyTraits<uint16_t> {
 
 // The key of one stored element; keys are uint32_t whatever the element's width.
 template <typename Bits>
-inline uint32_t KeyOf(Bits bits) {
+MSTOPK_HOST_DEVICE inline uint32_t KeyOf(Bits bits) {
   return bits & KeyTraits<Bits>::kMax;
 }
 
-inline float FloatFromBits(uint32_t bits) {
+MSTOPK_HOST_DEVICE inline float FloatFromBits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-inline uint32_t BitsFromFloat(float value) {
+MSTOPK_HOST_DEVICE inline uint32_t BitsFromFloat(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
@@ -50,19 +56,19 @@ inline uint32_t BitsFromFloat(float value) {
 struct Float32 {
   using Bits = uint32_t;
   static constexpr uint32_t kInfinity = 0x7f800000u;
-  static float ToFloat(Bits bits) { return FloatFromBits(bits); }
+  MSTOPK_HOST_DEVICE static float ToFloat(Bits bits) { return FloatFromBits(bits); }
 };
 
 struct BFloat16 {
   using Bits = uint16_t;
   static constexpr uint32_t kInfinity = 0x7f80u;
-  static float ToFloat(Bits bits) { return FloatFromBits(uint32_t{bits} << 16); }
+  MSTOPK_HOST_DEVICE static float ToFloat(Bits bits) { return FloatFromBits(uint32_t{bits} << 16); }
 };
 
 struct Float16 {
   using Bits = uint16_t;
   static constexpr uint32_t kInfinity = 0x7c00u;
-  static float ToFloat(Bits bits) {
+  MSTOPK_HOST_DEVICE static float ToFloat(Bits bits) {
     const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
     const uint32_t exponent = (bits >> 10) & 0x1fu;
     const uint32_t mantissa = bits & 0x3ffu;

@@ -3,6 +3,7 @@
 #include "custom_ops/mstopk/error_feedback.h"
 #include "custom_ops/mstopk/kernels/cpu_runtime.h"
 #include "custom_ops/mstopk/kernels/formats.h"
+#include "custom_ops/mstopk/kernels/read_k.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tensorflow {
@@ -16,15 +17,10 @@ class MstopkErrorFeedbackOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& grad = context->input(0);
     const Tensor& residual = context->input(1);
-    OP_REQUIRES(context, grad.dims() == 1 && grad.shape() == residual.shape(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "grad and residual must be vectors of one length, got "
-                    "shapes ",
-                    grad.shape().DebugString(), " and ", residual.shape().DebugString(),
-                    ": flatten both with tf.reshape(x, [-1])")));
-    const int64_t n = grad.dim_size(0);
     int64_t k = 0;
-    OP_REQUIRES_OK(context, ReadK<Index>(context->input(2), n, &k));
+    OP_REQUIRES_OK(
+        context, CheckErrorFeedback<Index>(grad.shape(), residual.shape(), context->input(2), &k));
+    const int64_t n = grad.dim_size(0);
     Tensor* values = nullptr;
     Tensor* indices = nullptr;
     Tensor* new_residual = nullptr;

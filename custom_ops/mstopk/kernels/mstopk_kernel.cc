@@ -2,6 +2,7 @@
 
 #include "custom_ops/mstopk/kernels/cpu_runtime.h"
 #include "custom_ops/mstopk/kernels/formats.h"
+#include "custom_ops/mstopk/kernels/read_k.h"
 #include "custom_ops/mstopk/mstopk.h"
 #include "custom_ops/mstopk/paper_search.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -19,19 +20,15 @@ class MstopkOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
-    OP_REQUIRES(context, input.dims() >= 1,
-                absl::InvalidArgumentError(
-                    absl::StrCat("input must be >= 1-D, got shape ", input.shape().DebugString())));
-    const int64_t n = input.dim_size(input.dims() - 1);
     int64_t k = 0;
-    OP_REQUIRES_OK(context, ReadK<Index>(context->input(1), n, &k));
-    TensorShape shape = input.shape();
-    shape.set_dim(input.dims() - 1, k);
+    TensorShape shape;
+    OP_REQUIRES_OK(context, OutputShape<Index>(input.shape(), context->input(1), &k, &shape));
     Tensor* values = nullptr;
     Tensor* indices = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &values));
     OP_REQUIRES_OK(context, context->allocate_output(1, shape, &indices));
     if (shape.num_elements() == 0) return;
+    const int64_t n = input.dim_size(input.dims() - 1);
 
     const auto* const x = BitsOf<T>(input);
     auto* const v = MutableBitsOf<T>(values);

@@ -1,0 +1,189 @@
+// The GPU kernels on the emulator, against a full sort: see emulator.h for what that can show.
+
+#define MSTOPK_EMULATE_GPU
+#include "custom_ops/mstopk/gpu/emulator.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "custom_ops/mstopk/gpu/emit.h"
+#include "custom_ops/mstopk/gpu/plan.h"
+#include "custom_ops/mstopk/reference.h"
+#include "custom_ops/mstopk/test_inputs.h"
+#include "gtest/gtest.h"
+
+namespace mstopk {
+namespace gpu {
+namespace {
+
+constexpr uint32_t kBlocks = 3;
+constexpr uint32_t kThreads = 64;
+
+// A workspace filled with garbage but for the state, as on a GPU.
+class Workspace {
+ public:
+  Workspace(uint32_t n, uint32_t k) {
+    size_t bytes = 0;
+    MakePlan(n, k, kBlocks, kThreads / 32, nullptr, &bytes);
+    memory_.assign(bytes / 16 + 1, Quad{{0xabababab, 0xabababab, 0xabababab, 0xabababab}});
+    plan_ = MakePlan(n, k, kBlocks, kThreads / 32, reinterpret_cast<char*>(memory_.data()), &bytes);
+    std::memset(static_cast<void*>(plan_.state), 0, sizeof(State));
+  }
+  const Plan& plan() const { return plan_; }
+  // Passes over the input or the candidates that counted anything.
+  int Rounds() const {
+    int rounds = 0;
+    for (const Round& round : plan_.state->rounds) {
+      rounds += round.ties != 0 ||
+                std::any_of(round.histogram, round.histogram + kBins, [](uint32_t c) { return c; });
+    }
+    return rounds;
+  }
+
+ private:
+  std::vector<Quad> memory_;
+  Plan plan_;
+};
+
+// A 16-byte aligned copy, with `offset` elements before it.
+template <typename Bits>
+struct Aligned {
+  explicit Aligned(const std::vector<Bits>& x, size_t offset = 0) : quads(x.size() / 4 + 3) {
+    data = reinterpret_cast<Bits*>(quads.data()) + offset;
+    std::copy(x.begin(), x.end(), data);
+  }
+  std::vector<Quad> quads;
+  Bits* data;
+};
+
+template <typename Bits>
+void ExpectSelects(const std::vector<Bits>& x, uint32_t k, uint64_t seed, const std::string& name,
+                   bool aligned = true) {
+  const Aligned<Bits> copy(x, aligned ? 0 : 1);
+  Workspace workspace(x.size(), k);
+  std::vector<Bits> values(k);
+  std::vector<int64_t> indices(k, -1);
+  Emulator::Launch(kBlocks, kThreads, kSharedWords, seed, [&] {
+    SelectKernel<Bits, int64_t>(workspace.plan(), {copy.data, aligned}, values.data(),
+                                indices.data());
+  });
+  const std::vector<int64_t> expected = ReferenceTopK(x, k);
+  ASSERT_EQ(indices, expected) << name << " n=" << x.size() << " k=" << k << " seed " << seed;
+  for (uint32_t i = 0; i < k; ++i) ASSERT_EQ(values[i], x[expected[i]]);
+  EXPECT_LE(workspace.Rounds(), 7);
+}
+
+TEST(GpuSelectTest, MatchesAFullSort) {
+  std::mt19937_64 random(20);
+  for (const TestInput& input : TestInputs()) {
+    for (const uint32_t n : {1u, 300u, 20001u}) {
+      const std::vector<float> x = input.make(n, random);
+      std::vector<uint32_t> x32(n);
+      std::vector<uint16_t> x16(n);
+      for (uint32_t i = 0; i < n; ++i) {
+        x32[i] = BitsFromFloat(x[i]);
+        x16[i] = ToBFloat16Bits(x[i]);
+      }
+      for (const uint32_t k : {n / 1000 + 1, n / 50 + 1}) {
+        ExpectSelects<uint32_t>(x32, k, random(), input.name);
+        ExpectSelects<uint16_t>(x16, k, random(), input.name);
+      }
+      if (n > 1000) continue;
+      ExpectSelects<uint32_t>(x32, n, random(), input.name);
+      ExpectSelects<uint32_t>(x32, n / 10 + 1, random(), input.name, /*aligned=*/false);
+    }
+  }
+}
+
+TEST(GpuSelectTest, SameForEverySchedule) {
+  std::mt19937_64 random(21);
+  std::vector<uint32_t> x(30000);
+  for (uint32_t& bits : x) bits = BitsFromFloat(static_cast<float>(random() % 1000));
+  for (uint64_t seed = 0; seed < 8; ++seed) ExpectSelects<uint32_t>(x, 500, seed, "schedule");
+}
+
+TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
+  std::mt19937_64 random(22);
+  const uint32_t n = 40000;
+  const uint32_t k = 400;
+  std::vector<bool> sampled(n);
+  const uint32_t pieces = Workspace(n, k).plan().samples / 16;
+  for (uint32_t p = 0; p < pieces; ++p) {  // as TakeSample chooses them
+    const uint32_t begin = uint64_t{p} * n / pieces;
+    const uint32_t end = (uint64_t{p} + 1) * n / pieces;
+    for (uint32_t i = 0; i < 16; ++i) sampled[begin + Mix(n + p) % (end - begin - 15) + i] = true;
+  }
+  for (const bool seen_is_large : {false, true}) {
+    std::vector<uint32_t> spread(n), tied(n);
+    for (uint32_t i = 0; i < n; ++i) {
+      const bool large = sampled[i] == seen_is_large;
+      spread[i] =
+          BitsFromFloat(std::normal_distribution<float>()(random) + (large ? 100.0f : 0.0f));
+      tied[i] = BitsFromFloat(large ? 3.0f : 1.0f);
+    }
+    ExpectSelects<uint32_t>(spread, k, 1, "spread");
+    ExpectSelects<uint32_t>(tied, k, 2, "tied");
+    ExpectSelects<uint32_t>(tied, n - 1, 3, "tied, nearly all");
+  }
+}
+
+template <typename Format>
+void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
+                         const std::vector<uint32_t>& residual, uint32_t k,
+                         const std::string& name) {
+  const uint32_t n = grad.size();
+  std::vector<uint32_t> acc(n);
+  bool finite = true;
+  for (uint32_t i = 0; i < n; ++i) {
+    const float g = Format::ToFloat(grad[i]);
+    finite &= std::isfinite(g);
+    acc[i] = BitsFromFloat(FloatFromBits(residual[i]) + g);
+  }
+  const Aligned<typename Format::Bits> grad_copy(grad);
+  const Aligned<uint32_t> residual_copy(residual);
+  const Aligned<uint32_t> sum(std::vector<uint32_t>(n, 0xabababab));
+  Workspace workspace(n, k);
+  std::vector<uint32_t> values(k);
+  std::vector<int64_t> indices(k, -1);
+  bool all_finite = !finite;
+  Emulator::Launch(kBlocks, kThreads, kSharedWords, n + k, [&] {
+    ErrorFeedbackKernel<Format, int64_t>(workspace.plan(),
+                                         {grad_copy.data, residual_copy.data, sum.data, true},
+                                         values.data(), indices.data(), &all_finite);
+  });
+  ASSERT_EQ(all_finite, finite) << name;
+  ASSERT_EQ(indices, ReferenceTopK(acc, k)) << name << " n=" << n << " k=" << k;
+  for (uint32_t i = 0; i < k; ++i) {
+    ASSERT_EQ(values[i], acc[indices[i]]);
+    acc[indices[i]] = 0;
+  }
+  const std::vector<uint32_t> kept(sum.data, sum.data + n);
+  ASSERT_EQ(kept, finite ? acc : residual) << name << " n=" << n << " k=" << k;
+}
+
+TEST(GpuErrorFeedbackTest, WinnersAndResidualAddUpToTheSum) {
+  std::mt19937_64 random(23);
+  for (const TestInput& input : TestInputs()) {
+    for (const uint32_t n : {1u, 777u, 20001u}) {
+      const std::vector<float> g = input.make(n, random);
+      std::vector<uint32_t> g32(n), residual(n);
+      std::vector<uint16_t> f16(n), bf16(n);
+      for (uint32_t i = 0; i < n; ++i) {
+        g32[i] = BitsFromFloat(g[i]);
+        f16[i] = ToFloat16Bits(g[i]);
+        bf16[i] = ToBFloat16Bits(g[i]);
+        residual[i] = BitsFromFloat(std::normal_distribution<float>()(random) * 1e-3f);
+      }
+      for (const uint32_t k : {0u, n / 100 + 1}) {
+        ExpectErrorFeedback<Float32>(g32, residual, k, input.name);
+        ExpectErrorFeedback<Float16>(f16, residual, k, input.name);
+        ExpectErrorFeedback<BFloat16>(bf16, residual, k, input.name);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace mstopk

@@ -1,0 +1,102 @@
+// How a selection is laid out on the GPU: grid, chunks and workspace. Pure host arithmetic.
+
+#ifndef CUSTOM_OPS_MSTOPK_GPU_PLAN_H_
+#define CUSTOM_OPS_MSTOPK_GPU_PLAN_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace mstopk {
+namespace gpu {
+
+constexpr uint32_t kBins = 2048;      // of every histogram; 3 rounds of 11 bits cover a 31-bit key
+constexpr uint32_t kPageSlots = 256;  // candidates per page; at least as many as one row can add
+constexpr uint32_t kMaxRounds = 10;   // passes over the input and over the candidates, at most 7
+constexpr uint32_t kRowElements = 256;  // chunks are multiples of this
+
+// What the blocks of one launch tell each other in one round; zero before the launch.
+struct Round {
+  uint32_t histogram[kBins];
+  uint32_t pages;     // pages handed out
+  uint32_t overflow;  // whether there were too few
+  uint32_t ties;      // elements that equal the tie key
+};
+
+struct State {
+  Round rounds[kMaxRounds];
+  uint32_t non_finite;
+};
+
+// Everything a kernel needs besides its inputs and outputs. Each warp of the grid works on one
+// contiguous chunk of the input and appends candidates to its own chain of pages.
+struct Plan {
+  uint32_t n, k;
+  uint32_t warps;        // of the whole grid
+  uint32_t chunk;        // elements per warp
+  uint32_t samples;      // elements looked at beforehand; 0: admit everything
+  uint32_t sample_rank;  // the floor is the sample's key of this rank
+  uint32_t tie_limit;    // ties in the sample from which on ties are counted, not stored
+  uint32_t page_count;
+
+  State* state;
+  uint32_t* sample;
+  uint32_t* page_bits;   // [page_count][kPageSlots]
+  uint32_t* page_index;  // [page_count][kPageSlots]
+  uint32_t* page_next;   // [page_count]
+  uint32_t* warp_first;  // [warps], first page of the chain
+  uint32_t* warp_count;  // [warps], candidates in it
+  uint32_t* warp_above;  // [warps], elements above the k-th key
+  uint32_t* warp_ties;   // [warps], elements that equal it
+};
+
+// Lays out a selection of k of n elements (0 < n < 2^32) on a grid of `blocks` x `block_warps`
+// warps. Pointers are offsets from `workspace`; *bytes becomes the size of the workspace. Call it
+// first with workspace == nullptr to learn the size. The first sizeof(State) bytes must be zero at
+// the launch.
+inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_warps, char* workspace,
+                     size_t* bytes) {
+  constexpr uint32_t kShortest = 1 << 14;  // below this everything is admitted
+  constexpr double kDeviations = 6.0;      // as on the CPU, see sample.cc
+  Plan plan = {};
+  plan.n = n;
+  plan.k = k;
+  plan.warps = blocks * block_warps;
+  const uint32_t share = n / plan.warps + (n % plan.warps != 0);
+  plan.chunk = (share / kRowElements + (share % kRowElements != 0)) * kRowElements;
+
+  const uint32_t samples = std::min(std::max(n / 256, 1u << 12), 1u << 14);
+  const double mean = static_cast<double>(k) * samples / n;
+  plan.sample_rank =
+      static_cast<uint32_t>(mean + kDeviations * std::sqrt(mean) + kDeviations * kDeviations / 2) +
+      1;
+  plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
+  plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
+
+  const uint64_t limit = plan.samples == 0 ? n : std::min<uint64_t>(n, 4ull * k + n / 64);
+  plan.page_count = static_cast<uint32_t>(limit / kPageSlots) + plan.warps + 1;
+
+  size_t used = 0;
+  const auto reserve = [&](auto*& pointer, size_t count) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(workspace + used);
+    used += (count * sizeof(*pointer) + 255) / 256 * 256;
+  };
+  reserve(plan.state, 1);
+  reserve(plan.sample, samples);
+  reserve(plan.page_bits, size_t{plan.page_count} * kPageSlots);
+  reserve(plan.page_index, size_t{plan.page_count} * kPageSlots);
+  reserve(plan.page_next, plan.page_count);
+  reserve(plan.warp_first, plan.warps);
+  reserve(plan.warp_count, plan.warps);
+  reserve(plan.warp_above, plan.warps);
+  reserve(plan.warp_ties, plan.warps);
+  *bytes = used;
+  return plan;
+}
+
+}  // namespace gpu
+}  // namespace mstopk
+
+#endif  // CUSTOM_OPS_MSTOPK_GPU_PLAN_H_
