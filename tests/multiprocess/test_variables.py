@@ -1,0 +1,157 @@
+"""Variables made in scope: values from rank 0, and MultiWorkerMirroredStrategy's aggregations."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess.oracle import assert_identical
+
+Aggregation = tf.VariableAggregation
+ON_READ = tf.VariableSynchronization.ON_READ
+
+DTYPES = [
+    tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int8, tf.uint8, tf.int16, tf.uint16,
+    tf.int32, tf.uint32, tf.int64, tf.uint64, tf.bool, tf.complex64,
+]  # fmt: skip
+
+
+def make(strategy, initial_value, **kwargs):
+    with strategy.scope():
+        return tf.Variable(initial_value, **kwargs)
+
+
+def local(variable) -> np.ndarray:
+    """This worker's component."""
+    return variable.values[0].numpy()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_initial_value_of_rank_0(strategy, topology, dtype):
+    """Whatever the other workers' values are, each dtype bit by bit."""
+
+    def mine(rank):
+        return tf.cast([rank, rank + 1, 1 - rank % 2], dtype)
+
+    variable = make(strategy, mine(topology.rank), trainable=False)
+    assert variable.dtype == dtype
+    np.testing.assert_array_equal(local(variable), mine(0).numpy())
+
+
+def test_initial_value_of_strings_is_left_alone(strategy, topology):
+    variable = make(strategy, [f"rank {topology.rank}"], trainable=False)
+    assert local(variable)[0] == f"rank {topology.rank}".encode()
+
+
+@pytest.mark.parametrize("seed", [None, "own"])
+def test_random_initial_value_of_rank_0(comm, strategy, topology, seed):
+    generator = np.random.default_rng(None if seed is None else topology.rank)
+    variable = make(strategy, lambda: tf.constant(generator.normal(size=5), tf.float32))
+    assert_identical(comm, local(variable))
+
+
+@pytest.mark.parametrize("seed", [None, "own"])
+def test_layers_start_alike(comm, strategy, topology, keras, seed):
+    if seed is not None:
+        keras.utils.set_random_seed(topology.rank)
+    with strategy.scope():
+        layer = keras.layers.Dense(3)
+        layer.build((None, 4))
+    for weight in layer.get_weights():
+        assert_identical(comm, weight)
+
+
+MIRRORED_ASSIGNMENTS = {
+    Aggregation.SUM: lambda values: sum(values),
+    Aggregation.MEAN: lambda values: sum(values) / len(values),
+    Aggregation.ONLY_FIRST_REPLICA: lambda values: values[0],
+}
+
+
+@pytest.mark.parametrize("method, start", [("assign", 0), ("assign_add", 3), ("assign_sub", 3)])
+@pytest.mark.parametrize("aggregation", list(MIRRORED_ASSIGNMENTS), ids=lambda a: a.name)
+def test_mirrored_assigned_in_replica_context(strategy, topology, aggregation, method, start):
+    variable = make(strategy, 3.0, aggregation=aggregation)
+
+    @tf.function
+    def step():
+        strategy.run(lambda: getattr(variable, method)(10.0 + topology.rank))
+
+    step()
+    combined = MIRRORED_ASSIGNMENTS[aggregation]([10.0 + r for r in range(topology.num_workers)])
+    sign = -1 if method == "assign_sub" else 1
+    assert local(variable) == pytest.approx(start + sign * combined)
+
+
+def test_mirrored_without_aggregation_keeps_what_each_worker_assigns(strategy, topology):
+    """As upstream: TensorFlow's check for it needs several replicas in one process."""
+    variable = make(strategy, 3.0)
+    strategy.run(lambda: variable.assign(10.0 + topology.rank))
+    assert local(variable) == 10.0 + topology.rank
+
+
+def test_mirrored_assigned_in_cross_replica_context(strategy):
+    for aggregation in [Aggregation.NONE, *MIRRORED_ASSIGNMENTS]:
+        variable = make(strategy, 3.0, aggregation=aggregation)
+        variable.assign(8.0)
+        variable.assign_add(1.0)
+        assert local(variable) == 9.0
+
+
+ON_READ_READS = {
+    Aggregation.SUM: lambda n: n * (n + 1) / 2,
+    Aggregation.MEAN: lambda n: (n + 1) / 2,
+}
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("aggregation", list(ON_READ_READS), ids=lambda a: a.name)
+def test_on_read_combined_when_read(strategy, topology, aggregation, in_function):
+    """Each worker adds its rank + 1; a replica reads its own, the world outside the combination."""
+    variable = make(strategy, 0.0, synchronization=ON_READ, aggregation=aggregation)
+
+    def step():
+        return strategy.run(lambda: variable.assign_add(topology.rank + 1.0))
+
+    (tf.function(step) if in_function else step)()
+    assert local(variable) == topology.rank + 1
+    assert float(strategy.run(lambda: variable.read_value())) == topology.rank + 1
+    read = tf.function(variable.read_value) if in_function else variable.read_value
+    assert float(read()) == pytest.approx(ON_READ_READS[aggregation](topology.num_workers))
+
+
+def test_on_read_of_the_first_replica(strategy, topology):
+    """As upstream: the first of the worker's own replicas."""
+    first = Aggregation.ONLY_FIRST_REPLICA
+    variable = make(strategy, 0.0, synchronization=ON_READ, aggregation=first)
+    strategy.run(lambda: variable.assign(topology.rank + 1.0))
+    assert float(variable.read_value()) == topology.rank + 1
+
+
+def test_on_read_without_aggregation_is_not_read_outside_a_replica(strategy, topology):
+    variable = make(strategy, 0.0, synchronization=ON_READ)
+    strategy.run(lambda: variable.assign(topology.rank + 1.0))
+    assert local(variable) == topology.rank + 1
+    if topology.num_workers > 1:
+        with pytest.raises(ValueError, match="VariableAggregation.NONE"):
+            variable.read_value()
+
+
+def test_on_read_assigned_in_cross_replica_context(strategy, topology):
+    """A sum is shared out, so that reading it gives what was assigned; a mean is copied."""
+    total = make(strategy, 0.0, synchronization=ON_READ, aggregation=Aggregation.SUM)
+    total.assign(8.0)
+    assert local(total) == pytest.approx(8.0 / topology.num_workers)
+    assert float(total.read_value()) == pytest.approx(8.0)
+    mean = make(strategy, 0.0, synchronization=ON_READ, aggregation=Aggregation.MEAN)
+    mean.assign(8.0)
+    assert local(mean) == 8.0
+    assert float(mean.read_value()) == 8.0
+
+
+def test_generator_has_a_stream_per_replica(comm, strategy, topology):
+    """`tf.random.Generator` made in scope: replicas draw different numbers."""
+    with strategy.scope():
+        generator = tf.random.Generator.from_seed(1)
+    drawn = strategy.run(lambda: generator.uniform([4]))
+    everyone = comm.all_gather(drawn[tf.newaxis]).numpy()
+    assert len({tuple(row) for row in everyone}) == topology.num_workers
