@@ -1,0 +1,170 @@
+"""What optimizers do besides a step, against one process on the global batch: see oracle.py.
+
+Keras clips each worker's gradient; here the sum is clipped, as one process would.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import oracle
+
+ROWS, BATCH = 25, 8
+
+
+def experiment(optimizer, data=None, build=oracle.mlp, epochs=2, fit_args=None, **compile_args):
+    """fit on `data` with the optimizer that `optimizer()` makes."""
+
+    def run(scope):
+        with scope():
+            model = build()
+            model.compile(**{"optimizer": optimizer(), "loss": "mse", **compile_args})
+        history = model.fit(
+            oracle.dataset(ROWS, BATCH) if data is None else data,
+            epochs=epochs,
+            verbose=0,
+            shuffle=False,
+            **(fit_args or {}),
+        )
+        return oracle.outcome(model, history)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clipnorm": 0.05},
+        {"global_clipnorm": 0.05, "weight_decay": 0.01},
+        {"clipvalue": 0.01, "use_ema": True, "ema_overwrite_frequency": 3},
+    ],
+    ids=str,
+)
+def test_clipping_ema_weight_decay(comm, keras, strategy, settings):
+    oracle.compare(
+        comm,
+        strategy,
+        experiment(lambda: keras.optimizers.SGD(0.5, **settings), build=lambda: oracle.mlp(keras)),
+    )
+
+
+def test_gradient_accumulation(comm, strategy):
+    import keras
+
+    def optimizer():
+        return keras.optimizers.Adam(0.02, gradient_accumulation_steps=3)
+
+    oracle.compare(comm, strategy, experiment(optimizer, build=lambda: oracle.mlp(keras)))
+
+
+def embedding_model(keras):
+    inputs = keras.Input((3,), dtype="int32")
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(7, 4)(inputs))
+    return oracle.start(keras.Model(inputs, keras.layers.Dense(1)(hidden)))
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_embedding(comm, keras, strategy, name):
+    """Sparse gradients are gathered, so an optimizer sees the slices that one process sees.
+
+    That includes Adam of Keras 3, which does not add duplicate indices up.
+    """
+    tokens = np.random.default_rng(0).integers(0, 7, (ROWS, 3)).astype("int32")
+    data = tf.data.Dataset.from_tensor_slices((tokens, oracle.regression(ROWS)[1])).batch(BATCH)
+
+    def optimizer():
+        return getattr(keras.optimizers, name)(0.05)
+
+    oracle.compare(
+        comm, strategy, experiment(optimizer, data, build=lambda: embedding_model(keras))
+    )
+
+
+def two_outputs(keras):
+    inputs = keras.Input((oracle.FEATURES,))
+    hidden = keras.layers.Dense(5, activation="tanh")(inputs)
+    value = keras.layers.Dense(1, name="value")(hidden)
+    kind = keras.layers.Dense(3, activation="softmax", name="kind")(hidden)
+    return oracle.start(keras.Model(inputs, {"value": value, "kind": kind}))
+
+
+def test_outputs_weights_and_arrays(comm, keras, strategy):
+    """Two outputs with their losses, a weight per row, arrays instead of a dataset."""
+    x, y = oracle.regression(ROWS)
+    kind = np.arange(ROWS) % 3
+    weights = {name: np.linspace(0.1, 2, ROWS).astype("float32") for name in ("value", "kind")}
+
+    def run(scope):
+        with scope():
+            model = two_outputs(keras)
+            model.compile(
+                optimizer=keras.optimizers.SGD(0.1),
+                loss={"value": "mse", "kind": "sparse_categorical_crossentropy"},
+                loss_weights={"value": 1.0, "kind": 0.3},
+                metrics={"value": "mae", "kind": "accuracy"},
+            )
+        history = model.fit(
+            x,
+            {"value": y, "kind": kind},
+            batch_size=BATCH,
+            sample_weight=weights,
+            epochs=2,
+            shuffle=False,
+            verbose=0,
+        )
+        predicted = model.predict(x, batch_size=BATCH, verbose=0)
+        return oracle.outcome(model, history, **predicted)
+
+    oracle.compare(comm, strategy, run)
+
+
+def test_class_weight(comm, keras, strategy):
+    x, _ = oracle.regression(ROWS)
+    kind = np.arange(ROWS) % 3
+    data = tf.data.Dataset.from_tensor_slices((x, kind)).batch(BATCH)
+
+    def build():
+        inputs = keras.Input((oracle.FEATURES,))
+        outputs = keras.layers.Dense(3, activation="softmax")(inputs)
+        return oracle.start(keras.Model(inputs, outputs))
+
+    oracle.compare(
+        comm,
+        strategy,
+        experiment(
+            lambda: keras.optimizers.SGD(0.1),
+            data,
+            build,
+            fit_args={"class_weight": {0: 1.0, 1: 2.0, 2: 0.2}},
+            loss="sparse_categorical_crossentropy",
+        ),
+    )
+
+
+def test_loss_scaling_skips_the_step_on_all_workers(comm, keras, strategy):
+    """One row of one worker is infinite: nobody takes that step, all halve the loss scale."""
+    x, y = oracle.regression(ROWS)
+    x[BATCH + 1] = np.inf  # rank 0's, in the second step
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+    def run(scope):
+        policy = keras.mixed_precision.Policy("mixed_float16")
+        keras.mixed_precision.set_global_policy(policy)
+        try:
+            with scope():
+                model = oracle.mlp(keras)
+                model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
+        model.fit(data, epochs=1, verbose=0)
+        scale = getattr(model.optimizer, "dynamic_scale", None)
+        scale = model.optimizer.loss_scale if scale is None else scale
+        steps = model.optimizer.iterations
+        weights = {f"weight {i}": w for i, w in enumerate(model.get_weights())}
+        return {**weights, "scale": scale.numpy(), "steps": steps.numpy()}
+
+    # float16 activations: 2^-11 of relative error in each gradient.
+    ours = oracle.compare(comm, strategy, run, rtol=5e-3, atol=1e-3)
+    assert all(np.isfinite(value).all() for value in ours.values())
+    for value in ours.values():
+        oracle.assert_identical(comm, value)
