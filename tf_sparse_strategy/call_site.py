@@ -8,8 +8,8 @@ worker, whatever each has traced before, and must not be in flight twice. A name
 with the `tf.function` that the call stands in (and its loops and branches) and a count per trace of
 it. Neither counters of the process nor callers enter: one worker may retrace, trace an extra model,
 or trace an inner function before the outer one. (No slashes: Horovod reads them as name scopes and
-drops what stands before.) Eager calls, which block, are numbered in order: workers that drifted
-apart stall by name instead of pairing unrelated tensors.
+drops what stands before.) Eager calls block, and are paired by their order: Horovod knows them by
+the kind of operation only.
 
 Names therefore recur: in each iteration of a `tf.while_loop`, whose iterations TensorFlow overlaps,
 in each call of a function, and in functions of one name, such as two optimizers' `apply`. Each name
@@ -29,10 +29,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy.traffic import Bytes
-
-# Eager names repeat after this many calls, so that Horovod's response cache is not flooded.
-_EAGER_NAMES = 64
-
 
 def _function_path(graph) -> tuple[object, str]:
     """(graph of the function being traced, 'function.loop.branch' without TensorFlow's numbers)."""
@@ -61,35 +57,33 @@ class CallSites:
     def __init__(self):
         self._variable_class = plain_variable_class()
         self._occurrences = weakref.WeakKeyDictionary()
-        self._eager_calls = 0
         self._eager_sites = collections.defaultdict(lambda: np.zeros(5, np.int64))
         self._graph_sites: dict[str, tf.Variable] = {}
         self.clock_start = time.time()  # Unix time, seconds, from which sites count microseconds
 
     def run(
-        self, kind: str, purpose: str, cost, x: tf.Tensor, fn: Callable[[str], tf.Tensor]
+        self, kind: str, purpose: str, cost, x: tf.Tensor, fn: Callable[[str, tf.Tensor], tf.Tensor]
     ) -> tf.Tensor:
-        """Runs `fn(name)` under this place's name, in order, and counts it.
+        """Runs `fn(name, x)` under this place's name, in order, and counts it.
 
         Args:
           kind: the operation, e.g. "all_reduce".
           purpose: what it is for, e.g. "gradients"; part of the name.
           cost: `Bytes` one call sends, or an int64 tensor [local, cross] where only the run knows.
-          x: what the operation waits for: its time starts when `x` is there.
-          fn: issues the operation under the name it is given and returns its result tensor.
+          x: the operand; the operation's time starts when it is there.
+          fn: issues the operation on the operand, under the name it is given.
         """
         purpose = re.sub(r"[^a-zA-Z0-9_]", "_", purpose)
         if isinstance(cost, Bytes):
             cost = [cost.local, cost.cross]
         if tf.executing_eagerly():
-            name = f"{purpose}.{kind}.eager.{self._eager_calls % _EAGER_NAMES}"
-            self._eager_calls += 1
+            name = f"{purpose}.{kind}.eager"
             moved = cost if isinstance(cost, list) else cost.numpy().tolist()
             begin = time.time() - self.clock_start
-            result = fn(name)
+            result = fn(name, x)
             end = time.time() - self.clock_start
             counted = [1, *moved, int(begin * 1e6), int(end * 1e6)]
-            self._eager_sites[f"{purpose}.{kind}.eager"] += np.array(counted, np.int64)
+            self._eager_sites[name] += np.array(counted, np.int64)
             return result
         graph, path = _function_path(tf.compat.v1.get_default_graph())
         counts = self._occurrences.setdefault(graph, collections.Counter())
@@ -97,7 +91,7 @@ class CallSites:
         name = f"{key}.{counts[key]}"
         counts[key] += 1
         if not tf.compat.v1.executing_eagerly_outside_functions():
-            return fn(name)  # TF1 graphs have no automatic control dependencies to lean on
+            return fn(name, x)  # TF1 graphs have no automatic control dependencies to lean on
         return self._run_in_order(name, cost, x, fn)
 
     def _run_in_order(self, name, cost, x, fn):
@@ -111,11 +105,25 @@ class CallSites:
             begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(), zero], axis=0)
             before = site.assign_add(begin, read_value=False)
         with tf.control_dependencies([before]):
-            result = fn(name)
+            result = fn(name, self._not_constant(x, site))
         with tf.control_dependencies([result]), tf.device("CPU:0"):
             end = tf.concat([tf.zeros([4], tf.int64), self._now()], axis=0)
             site.assign_add(end, read_value=False)
         return result
+
+    def _not_constant(self, x, site):
+        """`x`, by a way that TensorFlow cannot take for a constant; copies nothing but a scalar.
+
+        Horovod's operations are not stateful, so that TensorFlow would run one on constants while it
+        optimizes the graph, once, and reuse the result in every step.
+        """
+        with tf.device("CPU:0"):
+            zero = tf.cast(tf.minimum(site.read_value()[0], 0), tf.int32)
+        if x.shape.rank == 0:
+            return x[tf.newaxis][zero]
+        whole = x[zero:]
+        whole.set_shape(x.shape)
+        return whole
 
     def _now(self):
         """int64 [1], microseconds."""

@@ -122,8 +122,8 @@ class Collectives:
                 purpose,
                 cost,
                 carried,
-                lambda name: hvd.mpi_ops._allreduce(
-                    carried, name=name, op=_OPS[op], ignore_name_scope=True
+                lambda name, x: hvd.mpi_ops._allreduce(
+                    x, name=name, op=_OPS[op], ignore_name_scope=True
                 ),
             )
         elif op == "sum":
@@ -193,7 +193,7 @@ class Collectives:
                 purpose,
                 cost,
                 carried,
-                lambda name: hvd.allgather(carried, name=name, ignore_name_scope=True),
+                lambda name, x: hvd.allgather(x, name=name, ignore_name_scope=True),
             )
         else:
             copies = tf.concat([carried] * size, axis=0)
@@ -256,7 +256,7 @@ class Collectives:
                 purpose,
                 cost,
                 carried,
-                lambda name: hvd.broadcast(carried, root, name=name, ignore_name_scope=True),
+                lambda name, x: hvd.broadcast(x, root, name=name, ignore_name_scope=True),
             )
         )
 
@@ -276,7 +276,7 @@ class Collectives:
         )
         received_splits = []
 
-        def issue(name):
+        def issue(name, x):
             with tf.device("CPU:0"):
                 on_host = tf.identity(everyone)
             rows, counts = hvd.alltoall(x, splits=on_host, name=name, ignore_name_scope=True)

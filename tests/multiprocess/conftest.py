@@ -1,5 +1,7 @@
 """What every multi-process test needs: a strategy, and workers that stay in step."""
 
+import os
+
 import pytest
 import tensorflow as tf
 
@@ -8,10 +10,12 @@ from tf_sparse_strategy import collectives
 
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Remembers whether the test's body failed here."""
+    """Remembers whether the test's body failed here, and says so before the launcher ends us."""
     outcome = yield
-    if outcome.get_result().failed:
-        item.failed_here = True
+    report = outcome.get_result()
+    if report.failed and not hasattr(item, "failed_here"):
+        item.failed_here = report.when == "call"
+        os.write(2, f"{item.nodeid}: {report.when}\n{report.longreprtext}\n".encode())
 
 
 @pytest.fixture(autouse=True)

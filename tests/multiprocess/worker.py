@@ -8,7 +8,7 @@ import pytest
 
 
 def main() -> int:
-    """Runs pytest; leaves <rank>.log, <rank>.xml and <rank>.ok or <rank>.failed in the directory given."""
+    """Runs pytest; leaves <rank>.log, <rank>.xml and , after success, <rank>.ok in the directory given."""
     scratch, file, *pytest_args = sys.argv[1:]
     rank = os.environ["HOROVOD_RANK"]
     directory = pathlib.Path(scratch)
@@ -28,7 +28,8 @@ def main() -> int:
                 *pytest_args,
             ]
         )
-        (directory / f"{rank}.{'ok' if code == 0 else 'failed'}").touch()
+        if code == 0:
+            (directory / f"{rank}.ok").touch()
     return int(code)
 
 

@@ -1,0 +1,59 @@
+"""One test per past defect, with its story."""
+
+import collections
+import json
+import os
+import time
+
+import horovod.tensorflow as hvd
+import pytest
+import tensorflow as tf
+
+STEPS = 5
+os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # read when Horovod starts, in the first fixture
+
+
+def executions(path, fn) -> collections.Counter:
+    """How often each kind of operation was negotiated while `fn` ran; rank 0 knows, others not."""
+    hvd.start_timeline(str(path))
+    time.sleep(1)  # Horovod opens the file in its own time
+    fn()
+    hvd.stop_timeline()
+    time.sleep(1)
+    if hvd.rank() > 0:
+        return collections.Counter()
+    text = path.read_text().rstrip().rstrip(",").removesuffix("]")
+    events = json.loads(text + "]")
+    return collections.Counter(e["name"] for e in events if e.get("ph") == "B")
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_a_collective_of_constants_runs_in_every_step(comm, topology, shared_tmp, shape):
+    # Horovod's operations are not stateful: TensorFlow's constant folding ran an all-reduce of a
+    # constant once, while optimizing, and every step reused the value.
+    @tf.function
+    def step():
+        summed = comm.all_reduce(tf.ones(shape))
+        gathered = comm.all_gather(tf.ones([2, *shape]))
+        return summed, gathered, comm.broadcast(tf.ones(shape))
+
+    def steps():
+        for _ in range(STEPS):
+            step()
+
+    counted = executions(shared_tmp / f"{len(shape)}.{topology.rank}.json", steps)
+    if topology.rank == 0:
+        for kind in ("ALLREDUCE", "ALLGATHER", "BROADCAST"):
+            assert counted[f"NEGOTIATE_{kind}"] == STEPS, counted
+
+
+def test_the_count_can_find_a_folded_collective(topology, shared_tmp):
+    @tf.function
+    def step():
+        return hvd.mpi_ops._allreduce(tf.ones([3]), name="folded", op=hvd.Sum)
+
+    counted = executions(
+        shared_tmp / f"control.{topology.rank}.json", lambda: [step() for _ in range(STEPS)]
+    )
+    if topology.rank == 0:
+        assert counted["NEGOTIATE_ALLREDUCE"] == 1, counted
