@@ -235,13 +235,13 @@ def test_every_dtype_moves_bit_by_bit(comm, topology, dtype):
         ("qint8", "min", "cannot carry dtype qint8"),
     ],
 )
-def test_refused_sums(comm, partners, dtype, op, message):
+def test_refused_sums(comm, topology, partners, dtype, op, message):
     refused = {
         "string": lambda: tf.constant(["a"]),
         "qint8": lambda: tf.quantization.quantize(tf.zeros([2]), 0, 1, tf.qint8).output,
     }
     x = refused.get(dtype, lambda: tf.cast(tf.zeros([2]), dtype))()
-    for group in GROUPS:
+    for group in [group for group in GROUPS if not topology.is_trivial(group)]:
         with pytest.raises(TypeError, match=message + ".*Cast the value first"):
             comm.all_reduce(x, group, op)
 
@@ -249,7 +249,7 @@ def test_refused_sums(comm, partners, dtype, op, message):
 def test_refused_moves(comm, partners):
     for move in (comm.all_gather, comm.all_to_all, comm.broadcast):
         with pytest.raises(TypeError, match="dtype string cannot travel.*decode_raw"):
-            move(tf.constant(["a", "b", "c", "d"]))
+            move(tf.constant(["a"] * comm.topology.num_workers))
 
 
 def test_errors_of_arguments(comm):
