@@ -22,6 +22,10 @@ demo: setup ## train a small CNN on handwritten digits with 4 workers on this ma
 test: setup ## build and test everything; ends with the number of cases
 	@$(PYTHON) -m tools.bazel.run_tests
 
+# One folder of benchmarks/ per question, e.g. make bench-group_collectives.
+bench-%: setup
+	$(PYTHON) -m benchmarks.$*.main
+
 lint: setup ## check the Python sources with ruff
 	.venv/bin/ruff check .
 
