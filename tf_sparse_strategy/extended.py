@@ -414,8 +414,10 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return self._distributed(dataset, options, agreement)
 
     def _distributed(self, dataset, options, agreement):
-        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY and agreement == "all":
-            agreement = None
+        if agreement == "all":
+            endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+            if bool(self.collectives.all_reduce(endless, op="min", purpose="endless")):
+                agreement = None
         return DistributedDataset(
             input_workers=self._input_workers_with_options(options),
             strategy=self._container_strategy(),
