@@ -12,6 +12,7 @@ current strategy; under any other it calls the original.
 | Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
+| TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
 """
 
 import itertools
@@ -64,7 +65,7 @@ def install() -> None:
 
 def _install_keras3() -> None:
     from keras.src.backend.tensorflow import optimizer as tf_optimizer
-    from keras.src.callbacks import progbar_logger
+    from keras.src.callbacks import progbar_logger, terminate_on_nan
     from keras.src.losses import loss
     from keras.src.metrics import reduction_metrics
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
@@ -76,6 +77,7 @@ def _install_keras3() -> None:
     wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
     wrap(reduction_metrics.Mean, "update_state", _record_mean)
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
+    wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
 
 
 def _install_tf_keras() -> None:
@@ -142,6 +144,15 @@ def _show_progress_once(original, logger, params):
     if hasattr(extended, "reduce_gradients") and extended.collectives.topology.rank > 0:
         params = {**params, "verbose": 0}  # all workers' logs are the same
     return original(logger, params)
+
+
+def _stop_together(original, callback, batch, logs=None):
+    strategy = getattr(callback.model, "distribute_strategy", None)
+    extended = getattr(strategy, "extended", None)
+    if hasattr(extended, "reduce_gradients") and "loss" in (logs or {}):
+        total = extended.collectives.all_reduce(tf.constant(logs["loss"]), purpose="loss")
+        logs = {**logs, "loss": total.numpy()}
+    return original(callback, batch, logs)
 
 
 def _callers():

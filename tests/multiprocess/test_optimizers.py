@@ -168,3 +168,15 @@ def test_loss_scaling_skips_the_step_on_all_workers(comm, keras, strategy):
     assert all(np.isfinite(value).all() for value in ours.values())
     for value in ours.values():
         oracle.assert_identical(comm, value)
+
+
+def test_terminate_on_nan_stops_all_workers(comm, keras, strategy):
+    """The worker that sees the NaN first must not leave the others waiting for it."""
+    x, y = oracle.regression(ROWS)
+    y[BATCH] = np.nan  # rank 0's, in the second step
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    model.fit(data, epochs=3, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])
+    assert int(model.optimizer.iterations.numpy()) == 2
