@@ -2,7 +2,6 @@
 
 import os
 import time
-from typing import Union
 
 import keras
 import tensorflow as tf
@@ -63,9 +62,9 @@ class CommunicationMonitor(*_callback_classes()):
 
     def __init__(
         self,
-        log_dir: Union[str, os.PathLike, None] = None,
-        update_freq: Union[str, int] = "epoch",
-        trace: Union[str, os.PathLike, None] = None,
+        log_dir: str | os.PathLike | None = None,
+        update_freq: str | int = "epoch",
+        trace: str | os.PathLike | None = None,
         trace_steps: tuple[int, int] = (10, 20),
     ):
         super().__init__()
@@ -74,7 +73,8 @@ class CommunicationMonitor(*_callback_classes()):
         first, end = trace_steps
         if not 0 <= first < end:
             raise ValueError(
-                f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end; e.g. (10, 20)."
+                f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end, "
+                "e.g. (10, 20)."
             )
         self._log_dir = log_dir
         self._update_freq = update_freq

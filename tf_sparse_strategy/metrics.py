@@ -5,7 +5,7 @@ differences of all workers, in rank order, and the seconds that passed.
 """
 
 import dataclasses
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -33,10 +33,10 @@ class Counts:
     cross_bytes: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(a + b for a, b in zip(self.to_list(), other.to_list())))
+        return Counts(*(a + b for a, b in zip(self.to_list(), other.to_list(), strict=True)))
 
     def __sub__(self, other: "Counts") -> "Counts":
-        return Counts(*(a - b for a, b in zip(self.to_list(), other.to_list())))
+        return Counts(*(a - b for a, b in zip(self.to_list(), other.to_list(), strict=True)))
 
     def to_list(self) -> list[int]:
         """The five numbers in the order of the fields."""
@@ -103,10 +103,10 @@ def rates(workers: Sequence[Counts], seconds: float) -> dict[str, float]:
       seconds: how long it took.
 
     Returns:
-      `samples_per_second` (all workers together), `seconds_per_step`, `collectives_per_step` (of one
-      worker), `bytes_per_step` (sent by all workers together), `cross_bytes_per_step` (the part of
-      it between nodes) and `worker_bytes_per_step` (sent by the worker that sends most). Zeros where
-      no step was run.
+      `samples_per_second` (all workers together), `seconds_per_step`, `collectives_per_step` (of
+      one worker), `bytes_per_step` (sent by all workers together), `cross_bytes_per_step` (the part
+      of it between nodes) and `worker_bytes_per_step` (sent by the worker that sends most). Zeros
+      where no step was run.
     """
     steps = max(worker.steps for worker in workers)
     per_step = 1.0 / steps if steps else 0.0

@@ -1,11 +1,12 @@
 """When each worker communicated, as a Chrome trace: one process row per rank, one line per place.
 
-Written for https://ui.perfetto.dev and chrome://tracing, in the Trace Event Format (complete events,
-"ph": "X", times in microseconds). A bar begins when its operation has its input and ends when it has its
-result: waiting for slower workers is part of it, so a short bar below long ones marks the straggler.
+Written for https://ui.perfetto.dev and chrome://tracing, in the Trace Event Format (complete
+events, "ph": "X", times in microseconds). A bar begins when its operation has its input and ends
+when it has its result: waiting for slower workers is part of it, so a short bar below long ones
+marks the straggler. Clocks of different nodes are taken as they are.
 
-Horovod's own timeline is no help here: it sees rank 0 only, has to be asked for before `hvd.init`, and
-spins on one core while it is on.
+Horovod's own timeline is no help here: it sees rank 0 only, has to be asked for before `hvd.init`,
+and spins on one core while it is on.
 """
 
 import collections
@@ -13,7 +14,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -123,5 +124,5 @@ def gather(spans: Sequence[Span], collectives: Collectives) -> list[list[Span]]:
     sizes = collectives.all_gather(tf.constant([len(text)], tf.int64), purpose="trace")
     everyone = collectives.all_gather(mine, purpose="trace").numpy().tobytes()
     ends = np.cumsum(sizes.numpy()).tolist()
-    parts = [everyone[begin:end] for begin, end in zip([0, *ends], ends)]
+    parts = [everyone[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
     return [[Span(*fields) for fields in json.loads(part)] for part in parts]

@@ -22,7 +22,7 @@ class Config:
       ValueError: a number is out of range.
     """
 
-    epochs: int = 15
+    epochs: int = 10
     global_batch_size: int = 64
     learning_rate: float = 4e-3
     communication: str = "dense"

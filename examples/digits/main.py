@@ -8,6 +8,7 @@ import pathlib
 import statistics
 import sys
 
+import tensorflow as tf
 from absl import app
 
 import tf_sparse_strategy as tss
@@ -24,7 +25,8 @@ def report(config: config_lib.Config, strategy: tss.SparseStrategy, result: trai
     # The first epoch includes tracing the model.
     speed = statistics.median(history["samples_per_second"][1:] or history["samples_per_second"])
     picture = pathlib.Path(config.output_dir).resolve() / "curves.png"
-    title = f"Digits, {workers} worker{'s' * (workers > 1)}: test accuracy {result.test_accuracy:.2%}"
+    plural = "s" if workers > 1 else ""
+    title = f"Digits, {workers} worker{plural}: test accuracy {result.test_accuracy:.2%}"
     plot.save_curves(history, title, picture)
     print(
         f"workers            {workers}",
@@ -41,14 +43,15 @@ def main(argv: list[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments {argv[1:]}; all settings are flags, see --help.")
     config = config_lib.from_flags()
+    tf.get_logger().setLevel("WARNING")  # P workers would repeat TensorFlow's notes
     strategy = tss.SparseStrategy(communication=config.communication)
     result = train.train(config, strategy)
     if strategy.topology.rank == 0:
         report(config, strategy, result)
     if result.test_accuracy < config.goal:
         print(
-            f"FAILED: test accuracy {result.test_accuracy:.2%} is below the goal of {config.goal:.2%} "
-            "(--goal); more --epochs may help.",
+            f"FAILED: test accuracy {result.test_accuracy:.2%} is below the goal of "
+            f"{config.goal:.2%} (--goal); more --epochs may help.",
             file=sys.stderr,
         )
         return 1

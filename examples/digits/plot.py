@@ -1,7 +1,7 @@
 """The picture of a run: loss and accuracy by epoch."""
 
 import pathlib
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 from matplotlib import ticker
