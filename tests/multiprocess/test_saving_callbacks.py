@@ -1,0 +1,122 @@
+"""Callbacks that write files: ModelCheckpoint, BackupAndRestore, CSVLogger, TensorBoard."""
+
+import csv
+import os
+import tempfile
+
+import numpy as np
+import pytest
+
+from tests.multiprocess.saving_models import (
+    X,
+    Y,
+    assert_same_everywhere,
+    assert_same_state,
+    build,
+    fit,
+    state,
+    tree,
+)
+from tf_sparse_strategy import saving
+
+
+@pytest.fixture
+def directory(comm, shared_tmp, keras, monkeypatch, tmp_path):
+    """A directory of the shared disk; temporary files go to this worker's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return shared_tmp / keras.__name__
+
+
+def test_model_checkpoint(keras, strategy, comm, directory):
+    best = keras.callbacks.ModelCheckpoint(
+        str(directory / "best.keras"), monitor="loss", save_best_only=True
+    )
+    weights = keras.callbacks.ModelCheckpoint(
+        str(directory / "{epoch}.weights.h5"), save_weights_only=True
+    )
+    model = build(keras, strategy)
+    history = fit(model, epochs=2, callbacks=[best, weights])
+    assert best.best == pytest.approx(min(history.history["loss"]))
+    assert_same_everywhere(comm, [np.float64(best.best)])
+    other = build(keras, strategy, seed=7)
+    other.load_weights(str(directory / "2.weights.h5"))
+    assert_same_state(other.get_weights(), model.get_weights())
+    assert tree(directory) == ["1.weights.h5", "2.weights.h5", "best.keras"]
+    assert [name for name in os.listdir(directory) if "temp" in name] == []
+
+
+def interruption(keras, at_epoch):
+    class Interruption(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == at_epoch:
+                raise RuntimeError("interrupted")
+
+    return Interruption()
+
+
+def test_backup_and_restore(keras, strategy, comm, topology, directory):
+    reference = build(keras, strategy)
+    fit(reference, epochs=2)
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(directory))
+
+    interrupted = build(keras, strategy)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        fit(interrupted, epochs=2, callbacks=[backup(), interruption(keras, at_epoch=1)])
+    resumed = build(keras, strategy, seed=7)
+    history = fit(resumed, epochs=2, callbacks=[backup()])
+    assert history.epoch == [1]
+    assert_same_state(state(resumed), state(reference))
+    assert_same_everywhere(comm, state(resumed))
+    comm.barrier()
+    assert tree(directory) == []
+    assert fit(resumed, epochs=2).epoch  # without the callback
+
+
+def test_backup_missing_on_one_disk_fails_everywhere(keras, strategy, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # not shared
+    model = build(keras, strategy)
+    for error, text in ((RuntimeError, "interrupted"), (FileNotFoundError, "missing on worker.*1")):
+        callbacks = [keras.callbacks.BackupAndRestore("backup"), interruption(keras, at_epoch=1)]
+        with pytest.raises(error, match=text):
+            fit(model, epochs=2, callbacks=callbacks)
+
+
+def test_csv_logger(keras, strategy, comm, topology, directory):
+    path = directory.with_suffix(".csv")
+    history = fit(
+        build(keras, strategy), epochs=2, callbacks=[keras.callbacks.CSVLogger(str(path))]
+    )
+    comm.barrier()
+    with open(path) as stream:
+        rows = list(csv.reader(stream))
+    assert rows[0][0] == "epoch" and [row[0] for row in rows[1:]] == ["0", "1"]
+    losses = [float(row[rows[0].index("loss")]) for row in rows[1:]]
+    np.testing.assert_allclose(losses, history.history["loss"], rtol=1e-6)
+
+
+def test_tensorboard(keras, strategy, comm, topology, directory, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # not shared
+    board = keras.callbacks.TensorBoard("logs", update_freq=1)
+    fit(
+        build(keras, strategy),
+        epochs=2,
+        callbacks=[board],
+        validation_data=(X, Y),
+    )
+    assert board.log_dir == "logs"
+    events = [file for file in tree(tmp_path) if "events" in file]
+    if topology.rank:
+        assert events == [] and not os.path.exists("logs")
+    else:
+        assert {os.path.dirname(file) for file in events} == {"logs/train", "logs/validation"}
+
+
+def test_all_log_without_the_hooks(keras, strategy, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(saving, "ours", lambda strategy: None)
+    board = keras.callbacks.TensorBoard("logs")
+    fit(build(keras, strategy), callbacks=[keras.callbacks.CSVLogger("log.csv"), board])
+    assert os.path.exists("log.csv")
+    assert os.path.exists("logs")  # tf_keras deletes the others' temporary part of it
