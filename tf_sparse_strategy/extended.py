@@ -405,24 +405,24 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
         part, agreement = self._sharding.share(dataset, keras_hooks.consumer())
-        return self._distributed(part, options, agreement)
+        return self._distributed(part, agreement)
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
         _refuse_per_replica(options)
         dataset = dataset_fn(self._make_input_context())
         agreement = None if self._size == 1 else "all"
-        return self._distributed(dataset, options, agreement)
+        return self._distributed(dataset, agreement)
 
-    def _distributed(self, dataset, options, agreement):
+    def _distributed(self, dataset, agreement):
         if agreement == "all":
             endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
             if bool(self.collectives.all_reduce(endless, op="min", purpose="endless")):
                 agreement = None
         return DistributedDataset(
-            input_workers=self._input_workers_with_options(options),
+            input_workers=self._input_workers_with_options(_HOST_ITERATOR),
             strategy=self._container_strategy(),
-            dataset=dataset,
-            options=options,
+            dataset=dataset.prefetch(tf.data.AUTOTUNE),
+            options=_HOST_ITERATOR,
             agreement=agreement,
         )
 
@@ -438,6 +438,14 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def _experimental_make_numpy_dataset(self, numpy_input, session):
         raise _v1_error("experimental_make_numpy_dataset")
+
+
+# A plain iterator over the dataset. The other kind, MultiDeviceIterator, crashes when it is dropped
+# while its thread still prefetches (TensorFlow 2.20).
+_HOST_ITERATOR = tf.distribute.InputOptions(
+    experimental_fetch_to_device=False,
+    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+)
 
 
 def _auto_shard(dataset, num_shards, index):
