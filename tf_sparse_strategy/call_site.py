@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy.traffic import Bytes
 
+
 def _function_path(graph) -> tuple[object, str]:
     """(graph of the function being traced, 'function.loop.branch' without TensorFlow's numbers)."""
     names = []
@@ -102,20 +103,20 @@ class CallSites:
         site = self._graph_sites[name]
         with tf.control_dependencies([x]), tf.device("CPU:0"):
             one, zero = tf.ones([1], tf.int64), tf.zeros([1], tf.int64)
-            begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(), zero], axis=0)
+            begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(site), zero], axis=0)
             before = site.assign_add(begin, read_value=False)
         with tf.control_dependencies([before]):
             result = fn(name, self._not_constant(x, site))
         with tf.control_dependencies([result]), tf.device("CPU:0"):
-            end = tf.concat([tf.zeros([4], tf.int64), self._now()], axis=0)
+            end = tf.concat([tf.zeros([4], tf.int64), self._now(site)], axis=0)
             site.assign_add(end, read_value=False)
         return result
 
     def _not_constant(self, x, site):
         """`x`, by a way that TensorFlow cannot take for a constant; copies nothing but a scalar.
 
-        Horovod's operations are not stateful, so that TensorFlow would run one on constants while it
-        optimizes the graph, once, and reuse the result in every step.
+        Horovod's operations are not stateful, so that TensorFlow would run one on constants while
+        it optimizes the graph, once, and reuse the result in every step.
         """
         with tf.device("CPU:0"):
             zero = tf.cast(tf.minimum(site.read_value()[0], 0), tf.int32)
@@ -125,9 +126,19 @@ class CallSites:
         whole.set_shape(x.shape)
         return whole
 
-    def _now(self):
-        """int64 [1], microseconds."""
-        return tf.cast((tf.timestamp()[tf.newaxis] - self.clock_start) * 1e6, tf.int64)
+    def _now(self, site):
+        """int64 [1], microseconds.
+
+        Not `tf.timestamp()`: TensorFlow runs all of these in program order, and with them all the
+        collectives, one by one. Reading `site` keeps this from being taken for a constant.
+        """
+
+        def read_clock(_):
+            return np.array([(time.time() - self.clock_start) * 1e6], np.int64)
+
+        calls = site.read_value()[0]
+        now = tf.numpy_function(read_clock, [calls], tf.int64, stateful=False)
+        return tf.ensure_shape(now, [1])
 
     def sites(self) -> list[tuple[str, np.ndarray]]:
         """(name, int64 [calls, local bytes, cross bytes, sum of starts, of ends]) of each place.
