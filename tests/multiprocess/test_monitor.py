@@ -39,7 +39,7 @@ def gradient_bytes(topology):
 def test_epoch_logs(strategy, topology, keras, shared_tmp, steps_per_execution):
     model = compiled(strategy, keras, steps_per_execution=steps_per_execution)
     monitor = tss.callbacks.CommunicationMonitor()
-    later = keras.callbacks.CSVLogger(str(shared_tmp / f"{topology.rank}.csv"))
+    later = keras.callbacks.CSVLogger(str(shared_tmp / "log.csv"))
     counted = []
     keep = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: counted.append(metrics.read(strategy))
@@ -69,9 +69,10 @@ def test_epoch_logs(strategy, topology, keras, shared_tmp, steps_per_execution):
         np.testing.assert_allclose(
             history["cross_bytes_per_step"], np.array(history["bytes_per_step"]) / 2, rtol=0.2
         )
-    with open(shared_tmp / f"{topology.rank}.csv") as file:
-        logged = [float(row["bytes_per_step"]) for row in csv.DictReader(file)]
-    np.testing.assert_allclose(logged, history["bytes_per_step"], rtol=1e-6)
+    if topology.rank == 0:  # the worker that writes files
+        with open(shared_tmp / "log.csv") as file:
+            logged = [float(row["bytes_per_step"]) for row in csv.DictReader(file)]
+        np.testing.assert_allclose(logged, history["bytes_per_step"], rtol=1e-6)
 
 
 def test_short_batches_count_their_true_rows(strategy, topology, keras):
