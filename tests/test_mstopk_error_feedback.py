@@ -34,7 +34,7 @@ def check(grad: np.ndarray, residual: np.ndarray, k: int) -> None:
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_the_definition(name: str, dtype: type) -> None:
     rng = np.random.default_rng(0)
-    for n in (1, 64, 1000, 300_001):
+    for n in (1, 64, 1000, 40_001):  # the last is sampled
         grad = adversarial(name, n, rng).astype(dtype)
         residual = rng.standard_normal(n).astype(np.float32) * np.float32(0.1)
         for k in (0, (n + 99) // 100, n):
@@ -57,9 +57,9 @@ def test_denormal_sums_are_kept_though_tensorflow_flushes_them() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("position", [0, 63, 64, 299_999])
+@pytest.mark.parametrize("position", [0, 63, 64, 39_999])
 def test_one_bad_entry_anywhere(bad: float, dtype: type, position: int) -> None:
-    grad = np.ones(300_000, dtype)
+    grad = np.ones(40_000, dtype)
     grad[position] = bad
     residual = np.random.default_rng(1).standard_normal(grad.size).astype(np.float32)
     result = custom_ops.mstopk_error_feedback(grad, residual, 3)

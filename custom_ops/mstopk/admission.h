@@ -31,12 +31,14 @@ inline bool Promising(const AdmissionRule& rule) {
   return rule.expected <= static_cast<double>(rule.limit);
 }
 
-// Writes the k winners of candidates that hold at least the k largest of the whole input.
+// Writes the k winners of candidates that hold at least the k largest of the whole input. Returns
+// the k-th key.
 template <typename Bits, typename Index>
-void EmitTopK(const Candidates<Bits>& candidates, int64_t k, KeyRange range,
-              const ParallelFor& parallel_for, Bits* values, Index* indices) {
+uint32_t EmitTopK(const Candidates<Bits>& candidates, int64_t k, KeyRange range,
+                  const ParallelFor& parallel_for, Bits* values, Index* indices) {
   const uint32_t kth = KthLargestKey(candidates.Spans(), k, range, parallel_for);
   EmitWinners(candidates, kth, kth + 1, k, parallel_for, values, indices);
+  return kth;
 }
 
 }  // namespace mstopk

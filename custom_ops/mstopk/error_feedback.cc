@@ -47,12 +47,32 @@ bool AllFinite(const typename Format::Bits* grad, int64_t n, const Runtime& runt
   return finite.load();
 }
 
-// acc = residual + grad, and the top k of acc. Returns whether grad is finite.
+constexpr uint32_t kNothing = KeyTraits<uint32_t>::kMax + 1;  // no key is as large
+
+struct Accumulated {
+  bool finite;           // whether grad is
+  uint32_t zeroed_from;  // winners with smaller keys are not yet zero in acc
+};
+
+// Writes back candidates with keys in [from, to], which the pass has stored as zeros.
+void Restore(const Candidates<uint32_t>& candidates, uint32_t from, uint32_t to,
+             const ParallelFor& parallel_for, uint32_t* acc) {
+  parallel_for(candidates.blocks.size(), [&](int64_t b) {
+    const CandidateBlock<uint32_t>& block = candidates.blocks[b];
+    for (int64_t i = 0; i < block.size; ++i) {
+      const uint32_t key = KeyOf(block.bits()[i]);
+      if (key < from || key > to) continue;
+      acc[b * kBlockElements + block.offsets()[i]] = block.bits()[i];
+    }
+  });
+}
+
+// acc = residual + grad, and its top k. The pass already stores zeros where the sample says that an
+// element surely wins: coming back to each winner later costs a cache line both ways.
 template <typename Format, typename Index>
-bool AccumulateTopK(const typename Format::Bits* grad, const uint32_t* residual, int64_t n,
-                    int64_t k, const Runtime& runtime, uint32_t* acc, uint32_t* values,
-                    Index* indices) {
-  constexpr uint32_t kNothing = KeyTraits<uint32_t>::kMax + 1;
+Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* residual, int64_t n,
+                           int64_t k, const Runtime& runtime, uint32_t* acc, uint32_t* values,
+                           Index* indices) {
   Guess guess = {{kNothing, kNothing}, 0, 0};
   if (k > 0) {
     guess = SampleBracket(
@@ -66,6 +86,7 @@ bool AccumulateTopK(const typename Format::Bits* grad, const uint32_t* residual,
   }
   AdmissionRule rule = RuleFor(guess, n, k);
   if (!Promising(rule)) rule = AdmissionRule::AtLeast(kNothing);
+  const uint32_t zero_from = std::min(kNothing, std::max(guess.range.high + 1, rule.certain));
 
   const auto accumulate = AccumulateKernel<Format>(runtime.kernels);
   std::atomic<bool> non_finite{false};
@@ -75,19 +96,24 @@ bool AccumulateTopK(const typename Format::Bits* grad, const uint32_t* residual,
           uint32_t* offsets) {
         const ScopedDenormals denormals;
         bool found = false;
-        const int64_t collected = accumulate(grad + begin, residual + begin, count, floor,
-                                             first_offset, acc + begin, bits, offsets, &found);
+        const int64_t collected =
+            accumulate(grad + begin, residual + begin, count, floor, std::max(floor, zero_from),
+                       first_offset, acc + begin, bits, offsets, &found);
         if (found) non_finite.store(true);
         return collected;
       },
       runtime.parallel_for);
 
   if (!candidates.complete || candidates.Size() < k) {
+    Restore(candidates, zero_from, kNothing, runtime.parallel_for, acc);
     TopKByHistogram(acc, n, k, runtime, values, indices);
-  } else if (k > 0) {
-    EmitTopK(candidates, k, guess.range, runtime.parallel_for, values, indices);
+    return {!non_finite.load(), kNothing};
   }
-  return !non_finite.load();
+  if (k == 0) return {!non_finite.load(), kNothing};
+  const uint32_t kth = EmitTopK(candidates, k, guess.range, runtime.parallel_for, values, indices);
+  if (kth < zero_from) return {!non_finite.load(), zero_from};
+  Restore(candidates, zero_from, kth, runtime.parallel_for, acc);
+  return {!non_finite.load(), kNothing};
 }
 
 }  // namespace
@@ -102,16 +128,18 @@ bool ErrorFeedbackTopK(const typename Format::Bits* grad, const uint32_t* residu
     AccumulateTopK<Format>(grad, residual, n, k, runtime, acc.get(), values, indices);
     return false;
   }
-  const bool finite =
+  const Accumulated accumulated =
       AccumulateTopK<Format>(grad, residual, n, k, runtime, new_residual, values, indices);
-  if (!finite) {
+  if (!accumulated.finite) {
     std::copy_n(residual, n, new_residual);
     return false;
   }
   const int64_t pieces = (k + kBlockElements - 1) / kBlockElements;
   runtime.parallel_for(pieces, [&](int64_t piece) {
     const int64_t end = std::min(k, (piece + 1) * kBlockElements);
-    for (int64_t i = piece * kBlockElements; i < end; ++i) new_residual[indices[i]] = 0;
+    for (int64_t i = piece * kBlockElements; i < end; ++i) {
+      if (KeyOf(values[i]) < accumulated.zeroed_from) new_residual[indices[i]] = 0;
+    }
   });
   return true;
 }

@@ -88,5 +88,29 @@ TEST(ErrorFeedbackTest, ManyBlocksOnThreadsOutOfOrder) {
   }
 }
 
+TEST(ErrorFeedbackTest, AMisleadingSampleLosesNothing) {
+  std::mt19937_64 random(12);
+  const int64_t n = 1 << 18;
+  const std::vector<uint32_t> residual(n, BitsFromFloat(-0.25f));
+  for (const int64_t k : {n / 1000, n / 100, n / 4}) {
+    const std::vector<bool> sampled = SampledPositions(n, k);
+    for (const int64_t percent_of_unseen : {0, 2, 100}) {
+      for (const bool seen_is_large : {true, false}) {
+        std::vector<uint32_t> grad(n);
+        for (int64_t i = 0; i < n; ++i) {
+          const bool unseen_is_large = static_cast<int64_t>(random() % 100) < percent_of_unseen;
+          const bool large = sampled[i] ? seen_is_large : unseen_is_large;
+          grad[i] =
+              BitsFromFloat(std::normal_distribution<float>()(random) + (large ? 1000.0f : 0.0f));
+        }
+        for (const bool in_place : {false, true}) {
+          ExpectErrorFeedback<Float32>(grad, residual, k, in_place, {BestScan(), SerialFor},
+                                       "misled");
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mstopk

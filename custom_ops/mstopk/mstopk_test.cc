@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "custom_ops/mstopk/reference.h"
-#include "custom_ops/mstopk/sample.h"
 #include "custom_ops/mstopk/test_inputs.h"
 #include "custom_ops/mstopk/test_runtime.h"
 #include "gtest/gtest.h"
@@ -87,18 +86,6 @@ TEST(TopKTest, OneReadOnOrdinaryInputs) {
       EXPECT_EQ(reads, 1) << input.name << " k=" << k;
     }
   }
-}
-
-// Positions that the sample looks at, so that a test can lie to it.
-std::vector<bool> SampledPositions(int64_t n, int64_t k) {
-  std::vector<bool> sampled(n);
-  SampleBracket(n, k, KeyTraits<uint32_t>::kMax, [&](int64_t at, int64_t count, uint32_t* keys) {
-    for (int64_t i = 0; i < count; ++i) {
-      sampled[at + i] = true;
-      keys[i] = static_cast<uint32_t>(at + i);
-    }
-  });
-  return sampled;
 }
 
 TEST(TopKTest, AMisleadingSampleCostsReadsNotCorrectness) {

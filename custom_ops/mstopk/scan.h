@@ -21,14 +21,16 @@ template <typename Bits>
 using CollectFn = int64_t (*)(const Bits* x, int64_t n, uint32_t floor, uint32_t first_offset,
                               Bits* bits, uint32_t* offsets);
 
-// out[i] = residual[i] + grad[i] in float32, and collects candidates of `out` as CollectFn does.
-// `residual` and `out` are float32 numbers given as their bits, as everywhere in this library.
-// `out` may be `residual`; if it is not and is 64-byte aligned, it is written past the caches.
-// Sets *non_finite when grad holds NaN or Inf, and leaves it alone otherwise.
+// Collects candidates of acc = residual + grad, added in float32, as CollectFn does, and stores acc
+// to `out`, with zeros for keys of at least `zero_from` >= floor. `residual` and `out` are float32
+// numbers given as their bits, as everywhere in this library. `out` may be `residual`; if it is not
+// and is 64-byte aligned, it is written past the caches. Sets *non_finite when grad holds NaN or
+// Inf, and leaves it alone otherwise.
 template <typename Bits>
 using AccumulateFn = int64_t (*)(const Bits* grad, const uint32_t* residual, int64_t n,
-                                 uint32_t floor, uint32_t first_offset, uint32_t* out,
-                                 uint32_t* bits, uint32_t* offsets, bool* non_finite);
+                                 uint32_t floor, uint32_t zero_from, uint32_t first_offset,
+                                 uint32_t* out, uint32_t* bits, uint32_t* offsets,
+                                 bool* non_finite);
 
 struct ScanKernels {
   const char* name;

@@ -68,15 +68,23 @@ MSTOPK_TARGET inline void AddTile(Format format, const typename Format::Bits* gr
   }
 }
 
-MSTOPK_TARGET inline void StoreTile(const uint32_t* tile, uint32_t* out) {
+// 8 elements of a tile, those with keys of at least zero_from as zeros.
+MSTOPK_TARGET inline __m256i ZeroFrom(uint32_t zero_from, const uint32_t* tile) {
+  const __m256i bits = Load(tile);
+  const __m256i key = _mm256_and_si256(bits, _mm256_set1_epi32(KeyTraits<uint32_t>::kMax));
+  const __m256i bound = _mm256_set1_epi32(static_cast<int32_t>(zero_from - 1));
+  return _mm256_andnot_si256(_mm256_cmpgt_epi32(key, bound), bits);
+}
+
+MSTOPK_TARGET inline void StoreTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
   for (int i = 0; i < 64; i += 8) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), Load(tile + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), ZeroFrom(zero_from, tile + i));
   }
 }
 
-MSTOPK_TARGET inline void StreamTile(const uint32_t* tile, uint32_t* out) {
+MSTOPK_TARGET inline void StreamTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
   for (int i = 0; i < 64; i += 8) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(out + i), Load(tile + i));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(out + i), ZeroFrom(zero_from, tile + i));
   }
 }
 

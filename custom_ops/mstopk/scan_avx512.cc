@@ -57,13 +57,21 @@ MSTOPK_TARGET inline void AddTile(Format format, const typename Format::Bits* gr
   }
 }
 
-MSTOPK_TARGET inline void StoreTile(const uint32_t* tile, uint32_t* out) {
-  for (int i = 0; i < 64; i += 16) _mm512_storeu_si512(out + i, _mm512_load_si512(tile + i));
+// 16 elements of a tile, those with keys of at least zero_from as zeros.
+MSTOPK_TARGET inline __m512i ZeroFrom(uint32_t zero_from, const uint32_t* tile) {
+  const __m512i bits = _mm512_load_si512(tile);
+  const __m512i key = _mm512_and_si512(bits, _mm512_set1_epi32(KeyTraits<uint32_t>::kMax));
+  const __mmask16 stays = _mm512_cmplt_epu32_mask(key, _mm512_set1_epi32(zero_from));
+  return _mm512_maskz_mov_epi32(stays, bits);
 }
 
-MSTOPK_TARGET inline void StreamTile(const uint32_t* tile, uint32_t* out) {
+MSTOPK_TARGET inline void StoreTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
+  for (int i = 0; i < 64; i += 16) _mm512_storeu_si512(out + i, ZeroFrom(zero_from, tile + i));
+}
+
+MSTOPK_TARGET inline void StreamTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
   for (int i = 0; i < 64; i += 16) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + i), _mm512_load_si512(tile + i));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + i), ZeroFrom(zero_from, tile + i));
   }
 }
 

@@ -51,9 +51,9 @@ MSTOPK_TARGET int64_t CollectTiles(const Bits* x, int64_t n, uint32_t floor, uin
 
 template <typename Format>
 MSTOPK_TARGET int64_t AccumulateTiles(const typename Format::Bits* grad, const uint32_t* residual,
-                                      int64_t n, uint32_t floor, uint32_t first_offset,
-                                      uint32_t* out, uint32_t* bits, uint32_t* offsets,
-                                      bool* non_finite) {
+                                      int64_t n, uint32_t floor, uint32_t zero_from,
+                                      uint32_t first_offset, uint32_t* out, uint32_t* bits,
+                                      uint32_t* offsets, bool* non_finite) {
   const bool past_caches = out != residual && reinterpret_cast<uintptr_t>(out) % 64 == 0;
   // The sums as bits; read back from here, since `out` may be on its way past the caches.
   alignas(64) uint32_t tile[kTile];
@@ -64,9 +64,9 @@ MSTOPK_TARGET int64_t AccumulateTiles(const typename Format::Bits* grad, const u
     non_finite_mask |= MaskAtLeast(grad + i, Format::kInfinity);
     AddTile(Format(), grad + i, residual + i, tile);
     if (past_caches) {
-      StreamTile(tile, out + i);
+      StreamTile(tile, zero_from, out + i);
     } else {
-      StoreTile(tile, out + i);
+      StoreTile(tile, zero_from, out + i);
     }
     const uint64_t mask = MaskAtLeast(tile, floor);
     if (mask == 0) continue;
@@ -74,9 +74,10 @@ MSTOPK_TARGET int64_t AccumulateTiles(const typename Format::Bits* grad, const u
   }
   for (; i < n; ++i) {
     non_finite_mask |= KeyOf(grad[i]) >= Format::kInfinity;
-    out[i] = BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i]));
-    if (KeyOf(out[i]) < floor) continue;
-    bits[count] = out[i];
+    const uint32_t acc = BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i]));
+    out[i] = KeyOf(acc) >= zero_from ? 0 : acc;
+    if (KeyOf(acc) < floor) continue;
+    bits[count] = acc;
     offsets[count++] = first_offset + i;
   }
   if (past_caches) FenceStores();

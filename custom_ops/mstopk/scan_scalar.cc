@@ -1,7 +1,5 @@
 // Streaming kernels in plain C++: the reference the other instruction sets are compared with.
 
-#include <cstring>
-
 #include "custom_ops/mstopk/scan.h"
 
 #define MSTOPK_NAMESPACE scalar
@@ -25,10 +23,12 @@ inline void AddTile(Format, const typename Format::Bits* grad, const uint32_t* r
   }
 }
 
-inline void StoreTile(const uint32_t* tile, uint32_t* out) {
-  std::memcpy(out, tile, 64 * sizeof(*out));
+inline void StoreTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
+  for (int i = 0; i < 64; ++i) out[i] = KeyOf(tile[i]) >= zero_from ? 0 : tile[i];
 }
-inline void StreamTile(const uint32_t* tile, uint32_t* out) { StoreTile(tile, out); }
+inline void StreamTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
+  StoreTile(tile, zero_from, out);
+}
 inline void FenceStores() {}
 
 }  // namespace scalar

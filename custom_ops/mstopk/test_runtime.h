@@ -1,4 +1,5 @@
-// Runtimes for tests: every instruction set, serial or on threads that take blocks out of order.
+// Runtimes for tests (every instruction set; threads that take blocks out of order), and a way to
+// lie to the sample.
 
 #ifndef CUSTOM_OPS_MSTOPK_TEST_RUNTIME_H_
 #define CUSTOM_OPS_MSTOPK_TEST_RUNTIME_H_
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "custom_ops/mstopk/runtime.h"
+#include "custom_ops/mstopk/sample.h"
 
 namespace mstopk {
 
@@ -28,6 +30,18 @@ inline void BackwardsOnThreads(int64_t count, const std::function<void(int64_t)>
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Positions that the sample looks at, so that a test can lie to it.
+inline std::vector<bool> SampledPositions(int64_t n, int64_t k) {
+  std::vector<bool> sampled(n);
+  SampleBracket(n, k, KeyTraits<uint32_t>::kMax, [&](int64_t at, int64_t count, uint32_t* keys) {
+    for (int64_t i = 0; i < count; ++i) {
+      sampled[at + i] = true;
+      keys[i] = static_cast<uint32_t>(at + i);
+    }
+  });
+  return sampled;
 }
 
 }  // namespace mstopk

@@ -1,0 +1,195 @@
+"""The named experiments: each returns records of what was timed, on which input, and how long."""
+
+import os
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+import custom_ops
+from benchmarks.mstopk import peers
+from benchmarks.mstopk.native import Native
+from benchmarks.mstopk.timing import Contender, interleaved
+
+CACHE_BYTES = 128 << 20  # buffers rotated among when cold: several times the last-level cache
+LOG_SIZES = (18, 20, 22, 24, 26, 27)  # log2 of the number of elements
+LOG_SIZE_OF_INPUTS = 24
+LARGEST_LOG_SIZE_OF_PEERS = 24  # some take seconds beyond
+SHARES = (1000, 100)  # elements per selected element
+DISTRIBUTIONS = ("normal", "laplace", "lognormal", "mixed_scales", "clipped", "sparse")
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+
+Record = dict[str, object]
+
+
+def vector(distribution: str, n: int) -> np.ndarray:
+    """A float32 vector like a gradient of n elements."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(n, dtype=np.float32)
+    if distribution == "laplace":
+        x = rng.laplace(size=n).astype(np.float32)
+    elif distribution == "lognormal":
+        x = np.exp(3 * x)
+    elif distribution == "mixed_scales":
+        x[: n // 200] *= 1000
+    elif distribution == "clipped":
+        x = np.clip(x, -0.5, 0.5)
+    elif distribution == "sparse":
+        x[rng.random(n) > 0.005] = 0
+    elif distribution != "normal":
+        raise ValueError(f"distribution is {distribution!r}; it must be one of {DISTRIBUTIONS}.")
+    return x
+
+
+def as_bits(x: np.ndarray) -> np.ndarray:
+    return x.view({2: np.uint16, 4: np.uint32}[x.itemsize])
+
+
+def outputs(k: int, itemsize: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Touched buffers for k values and indices, with the room that a scan may overrun."""
+    value_type = {2: np.uint16, 4: np.uint32}[itemsize]
+    return np.ones(k + 64, value_type), np.ones(k + 64, np.int32)
+
+
+def rounds_for(n: int) -> int:
+    return int(np.clip((1 << 28) // n, 5, 100))
+
+
+def named(timed: dict[str, Record], **facts: object) -> list[Record]:
+    return [{"what": what, **facts, **times} for what, times in timed.items()]
+
+
+def _selectors(native: Native, x: np.ndarray, k: int, cold: bool) -> dict[str, Contender]:
+    """Everything that selects, and the floors; cold ones rotate among copies of x."""
+    copies = [x] + [x.copy() for _ in range(CACHE_BYTES // x.nbytes if cold else 0)]
+    tensors = [tf.constant(copy) for copy in copies]
+    kth_key = int(np.partition(as_bits(x) & np.uint32(0x7FFFFFFF), x.size - k)[x.size - k])
+    out = outputs(k)
+
+    def at(number: int) -> np.ndarray:
+        return copies[number % len(copies)]
+
+    def tensor(number: int) -> tf.Tensor:
+        return tensors[number % len(copies)]
+
+    contenders: dict[str, Contender] = {
+        "one read": lambda i: native.one_read(at(i)),
+        "oracle filter": lambda i: native.oracle_filter(at(i), kth_key, out),
+        "mstopk": lambda i: native.top_k(at(i), k, out),
+        "mstopk through TensorFlow": lambda i: custom_ops.mstopk(tensor(i), k),
+    }
+    if x.size > 1 << LARGEST_LOG_SIZE_OF_PEERS:
+        return contenders
+    return contenders | {
+        "mstopk, num_samplings=30": lambda i: custom_ops.mstopk(tensor(i), k, num_samplings=30),
+        "np.partition": lambda i: peers.numpy_partition(at(i), k),
+        "std::nth_element": lambda i: native.nth_element(at(i), k, out),
+        "tf.math.top_k": lambda i: peers.tf_top_k(tensor(i), k),
+        "paper in TF ops, N=30": lambda i: peers.paper_in_tf_ops(tensor(i), k),
+    }
+
+
+def selection(native: Native) -> list[Record]:
+    """All contenders and floors on normal float32 data, one thread, cold and warm."""
+    records = []
+    for log_n in LOG_SIZES:
+        n = 1 << log_n
+        x = vector("normal", n)
+        for k in (n // share for share in SHARES):
+            for cold in (True, False) if x.nbytes < CACHE_BYTES // 4 else (True,):
+                timed = interleaved(_selectors(native, x, k, cold), rounds_for(n))
+                records += named(timed, n=n, k=k, cold=cold)
+    return records
+
+
+def numpy_dispatch(native: Native) -> list[Record]:
+    """np.partition in this process, whose environment chooses numpy's code path."""
+
+    def contenders(x: np.ndarray, k: int) -> dict[str, Contender]:
+        return {
+            "one read": lambda i: native.one_read(x),
+            "np.partition": lambda i: peers.numpy_partition(x, k),
+        }
+
+    disabled = os.environ.get("NPY_DISABLE_CPU_FEATURES", "")
+    records = []
+    for log_n in (20, 24):
+        n = 1 << log_n
+        x = vector("normal", n)
+        for k in (n // share for share in SHARES):
+            timed = interleaved(contenders(x, k), rounds_for(n))
+            records += named(timed, n=n, k=k, numpy_disabled=disabled)
+    return records
+
+
+def inputs(native: Native) -> list[Record]:
+    """Distributions and dtypes, one thread, with the number of reads that each took."""
+
+    def contenders(bits: np.ndarray, k: int) -> dict[str, Contender]:
+        out = outputs(k, bits.itemsize)
+        return {
+            "one read": lambda i: native.one_read(bits),
+            "mstopk": lambda i: native.top_k(bits, k, out),
+        }
+
+    n = 1 << LOG_SIZE_OF_INPUTS
+    records = []
+    for distribution in DISTRIBUTIONS:
+        x = vector(distribution, n)
+        for dtype in DTYPES:
+            bits = as_bits(x.astype(dtype))
+            for k in (n // share for share in SHARES):
+                reads = native.top_k(bits, k, outputs(k, bits.itemsize))
+                timed = interleaved(contenders(bits, k), 9)
+                facts = {"dtype": np.dtype(dtype).name, "distribution": distribution}
+                records += named(timed, n=n, k=k, reads=reads, **facts)
+    return records
+
+
+def threads(native: Native) -> list[Record]:
+    """One thread and two, interleaved."""
+
+    def contenders(x: np.ndarray, k: int, count: int) -> dict[str, Contender]:
+        out = outputs(k)
+        return {
+            f"one read, {count} threads": lambda i: native.one_read(x, count),
+            f"mstopk, {count} threads": lambda i: native.top_k(x, k, out, count),
+        }
+
+    records = []
+    for log_n in (22, 24, 26):
+        n = 1 << log_n
+        x = vector("normal", n)
+        for k in (n // share for share in SHARES):
+            timed = interleaved(contenders(x, k, 1) | contenders(x, k, 2), rounds_for(n))
+            records += named(timed, n=n, k=k)
+    return records
+
+
+def fused(native: Native) -> list[Record]:
+    """Error feedback in place against `residual += grad`, one thread."""
+
+    def contenders(grad: np.ndarray, k: int) -> dict[str, Contender]:
+        residual = np.zeros_like(grad)
+        out = outputs(k)
+        return {
+            "residual += grad": lambda i: native.add(grad, residual),
+            "mstopk_error_feedback": lambda i: native.error_feedback(grad, residual, k, out),
+        }
+
+    records = []
+    for log_n in (20, 22, 24, 26):
+        n = 1 << log_n
+        grad = vector("normal", n)
+        for k in (n // share for share in SHARES):
+            records += named(interleaved(contenders(grad, k), rounds_for(n)), n=n, k=k)
+    return records
+
+
+EXPERIMENTS = {
+    "selection": selection,
+    "numpy_dispatch": numpy_dispatch,
+    "inputs": inputs,
+    "threads": threads,
+    "fused": fused,
+}
