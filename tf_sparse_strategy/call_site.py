@@ -15,8 +15,8 @@ Names therefore recur: in each iteration of a `tf.while_loop`, whose iterations 
 in each call of a function, and in functions of one name, such as two optimizers' `apply`. Each name
 owns a small variable that is updated before and after the operation: automatic control dependencies
 then put all operations of that name in program order, the same on every worker. The same variable
-counts calls, bytes and the times of start and end: summed over calls, so that the difference of two
-readings is what happened between them, and of one call exactly when it began and ended.
+counts calls and bytes and, in what is traced while `timed` is set, sums the times of start and end: the
+difference of two readings is what happened between them, and of one call exactly when it began and ended.
 """
 
 import collections
@@ -60,6 +60,7 @@ class CallSites:
         self._occurrences = weakref.WeakKeyDictionary()
         self._eager_sites = collections.defaultdict(lambda: np.zeros(5, np.int64))
         self._graph_sites: dict[str, tf.Variable] = {}
+        self.timed = False  # whether functions traced from now on read the clock: costs a call into Python
         self.clock_start = time.time()  # Unix time, seconds, from which sites count microseconds
 
     def run(
@@ -127,11 +128,14 @@ class CallSites:
         return whole
 
     def _now(self, site):
-        """int64 [1], microseconds.
+        """int64 [1], microseconds; 0 where times are not wanted.
 
         Not `tf.timestamp()`: TensorFlow runs all of these in program order, and with them all the
         collectives, one by one. Reading `site` keeps this from being taken for a constant.
         """
+
+        if not self.timed:
+            return tf.zeros([1], tf.int64)
 
         def read_clock(_):
             return np.array([(time.time() - self.clock_start) * 1e6], np.int64)

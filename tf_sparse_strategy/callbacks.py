@@ -97,6 +97,7 @@ class CommunicationMonitor(*_callback_classes()):
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         if self._trace_path is not None:
             self._recorder = _Recorder(strategy.extended.collectives, self._trace_steps)
+            self.model.make_train_function(force=True)  # traced anew, with a clock
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = _Stretch(self._strategy)
@@ -183,6 +184,7 @@ class _Recorder:
 
     def __init__(self, collectives, steps: range):
         self._collectives = collectives
+        self._collectives.sites.timed = True
         self._steps = steps
         self._spans = []
 
