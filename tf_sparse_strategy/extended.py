@@ -17,7 +17,6 @@ What arrives here, and where it goes:
 
 import contextlib
 import threading
-from typing import Optional
 
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute as data_distribute
@@ -243,7 +242,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     # ---- running --------------------------------------------------------------------------------
 
     @property
-    def batch(self) -> Optional[input_pipeline.Batch]:
+    def batch(self) -> input_pipeline.Batch | None:
         """The tagged batch the replica function now running was given, if Keras gave one."""
         return getattr(self._local, "batch", None)
 
@@ -336,7 +335,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
 
-    def loss_weight(self) -> Optional[tf.Tensor]:
+    def loss_weight(self) -> tf.Tensor | None:
         """Share of the global batch that this worker's rows are, or None outside Keras's steps."""
         if self.batch is None:
             return None
@@ -488,7 +487,7 @@ def _number_as_tensor(value, destinations):
     return tf.convert_to_tensor(value, getattr(destinations, "dtype", None))
 
 
-def _tagged_batch(args) -> Optional[input_pipeline.Batch]:
+def _tagged_batch(args) -> input_pipeline.Batch | None:
     return next((a for a in args if isinstance(a, input_pipeline.Batch)), None)
 
 

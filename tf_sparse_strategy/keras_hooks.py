@@ -17,7 +17,7 @@ current strategy; under any other it calls the original.
 
 import itertools
 import sys
-from typing import Callable, Optional
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -166,7 +166,7 @@ def _module(frame) -> str:
     return frame.f_globals.get("__name__", "")
 
 
-def consumer() -> Optional[str]:
+def consumer() -> str | None:
     """Which Keras loop is asking for a distributed dataset: "fit", "evaluate", "predict" or None.
 
     None also when the user's own code asks, be it in a callback of `fit`: only Keras's loops pass a

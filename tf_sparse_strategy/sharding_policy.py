@@ -1,7 +1,7 @@
 """Decides, for all workers alike, how a dataset is shared out: by files, by rows, or not at all."""
 
 import dataclasses
-from typing import Callable, Optional
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -26,8 +26,8 @@ class Sharding:
     batch_size: Callable[[tf.data.Dataset], int]
 
     def share(
-        self, dataset: tf.data.Dataset, consumer: Optional[str]
-    ) -> tuple[tf.data.Dataset, Optional[str]]:
+        self, dataset: tf.data.Dataset, consumer: str | None
+    ) -> tuple[tf.data.Dataset, str | None]:
         """Returns (this worker's part, how workers must agree that data is left).
 
         Args:

@@ -1,6 +1,5 @@
 """SparseStrategy: the public face."""
 
-from typing import Union
 
 import tensorflow as tf
 
@@ -43,7 +42,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     """
 
     def __init__(
-        self, communication: Union[str, Communication] = "dense", bucket_bytes: int = 32 << 20
+        self, communication: str | Communication = "dense", bucket_bytes: int = 32 << 20
     ):
         scheme = communication_lib.get(communication)
         if bucket_bytes < 1:

@@ -153,3 +153,15 @@ def tss_op_library(name, srcs, deps = []):
         linkshared = True,
         deps = deps + ["@local_tf//:framework"],
     )
+
+def tss_sources(name, srcs):
+    """Sources that something else than Bazel compiles, e.g. CUDA by `make cuda`.
+
+    Args:
+      name: target name.
+      srcs: the files.
+    """
+    native.filegroup(
+        name = name,
+        srcs = srcs,
+    )
