@@ -97,7 +97,8 @@ def selection(native: Native) -> list[Record]:
         x = vector("normal", n)
         for k in (n // share for share in SHARES):
             for cold in (True, False) if x.nbytes < CACHE_BYTES // 4 else (True,):
-                timed = interleaved(_selectors(native, x, k, cold), rounds_for(n))
+                contenders = _selectors(native, x, k, cold)
+                timed = interleaved(contenders, rounds_for(n), warm=not cold)
                 records += named(timed, n=n, k=k, cold=cold)
     return records
 

@@ -91,7 +91,8 @@ Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool vi
       block.Reserve(block.size + count + kScanSlack);
       Bits* const bits = block.bits() + block.size;
       uint32_t* const offsets = block.offsets() + block.size;
-      const uint32_t floor = collecting ? rule.floor : KeyTraits<Bits>::kMax + 1;
+      const uint32_t admitted_from = trim && ties_left <= 0 ? rule.certain : rule.floor;
+      const uint32_t floor = collecting ? admitted_from : KeyTraits<Bits>::kMax + 1;
       int64_t fresh = scan(begin + done, count, floor, done, bits, offsets);
       if (trim) fresh = TrimTies(bits, offsets, fresh, rule.certain, &ties_left);
       block.size += fresh;
