@@ -53,9 +53,14 @@ class CommunicationMonitor(*_callback_classes()):
       ValueError: an argument is out of range, or the model was not built under a `SparseStrategy`.
 
     Example:
-      >>> monitor = CommunicationMonitor(log_dir="logs", trace="trace.json")
-      >>> history = model.fit(dataset, epochs=3, callbacks=[monitor])
-      >>> history.history["bytes_per_step"]
+      >>> import numpy, tf_sparse_strategy as tss
+      >>> with tss.SparseStrategy().scope():
+      ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
+      ...     model.compile(optimizer="sgd", loss="mse")
+      >>> monitor = CommunicationMonitor()     # log_dir="logs", trace="trace.json"
+      >>> history = model.fit(numpy.ones([8, 3]), numpy.ones([8]), verbose=0, callbacks=[monitor])
+      >>> history.history["bytes_per_step"]    # one worker sends nothing
+      [0.0]
     """
 
     _supports_tf_logs = True  # tf_keras: no need to fetch the batch's logs for us
