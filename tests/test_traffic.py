@@ -33,7 +33,7 @@ def test_ring_all_reduce(nodes):
     n = 5 * p
     for topology in workers(nodes):
         steps = range(2 * (p - 1))  # a reduce-scatter and an all-gather of chunks of n/P
-        messages = [((topology.rank + 1) % p, n // p) for _ in steps]
+        messages = [((topology.rank - 1) % p, n // p) for _ in steps]
         assert traffic.ring_all_reduce(topology, n) == split(topology, messages)
 
 

@@ -129,8 +129,7 @@ class CommunicationMonitor(*_callback_classes()):
         if self._recorder is not None:
             self._recorder.end(self._step)
             if self._step < self._trace_steps.stop <= self._step + ran:
-                self._recorder.write(self._trace_path)
-                self._recorder = None
+                self._finish_trace()
         self._step += ran
         if self._update_freq != "epoch" and self._step % self._update_freq < ran:
             self._write("batch", self._interval.rates(), self._step)
@@ -144,10 +143,16 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_train_end(self, logs=None):
         if self._recorder is not None:  # training ended before the traced steps did
-            self._recorder.write(self._trace_path)
+            self._finish_trace()
         if self._writer is not None:
             self._writer.close()
         self._strategy = self._writer = self._recorder = None
+
+    def _finish_trace(self):
+        self._recorder.write(self._trace_path)
+        self._recorder = None
+        self._strategy.extended.collectives.sites.timed = False
+        self.model.make_train_function(force=True)  # traced anew, without the clock
 
     def _write(self, prefix, rates, step):
         if self._writer is None:

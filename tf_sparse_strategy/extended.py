@@ -16,9 +16,12 @@ What arrives here, and where it goes:
 """
 
 import contextlib
+import os
+import random
 import threading
 
 import tensorflow as tf
+from absl import logging
 from tensorflow.python.data.experimental.ops import distribute as data_distribute
 from tensorflow.python.distribute import (
     device_util,
@@ -37,6 +40,7 @@ from tensorflow.python.trackable import base as trackable
 
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.gradients import GradientReducer
@@ -80,6 +84,18 @@ _VARIABLE_CLASSES = {
     **distribute_utils.VARIABLE_CLASS_MAPPING,
     tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
 }
+
+
+# TensorFlow's own list of datasets whose input is a list of files (grappler's auto_shard.cc).
+_FILE_READERS = (
+    "ArrowDataset",
+    "FixedLengthRecordDataset",
+    "ParquetDataset",
+    "RecordIODataset",
+    "SSTableDataset",
+    "TextLineDataset",
+    "TFRecordDataset",
+)
 
 
 class ReplicaContext(distribute_lib.ReplicaContext):
@@ -133,16 +149,28 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self._is_chief = self._rank == 0
         self.experimental_enable_get_next_as_optional = True
         self._local = threading.local()
-        self._sharding = Sharding(collectives, _auto_shard, _batch_size)
+        with tf.device("CPU:0"):
+            self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
+        self._sharding = Sharding(collectives, _auto_shard, _batch_size, _reads_files)
         self._agree_on_seed()
 
     def _agree_on_seed(self):
-        """Unless the user set one, all workers take rank 0's random seed, so that `shuffle` agrees."""
-        if self._size > 1 and context.global_seed() is None:
-            seed = tf.random.Generator.from_non_deterministic_state().uniform(
-                [], 0, 2**31 - 1, tf.int32
+        """Unless the user seeded, all workers take rank 0's random seed, so that shuffles agree."""
+        if self._size == 1:
+            return
+        mine = context.global_seed()
+        fresh = int.from_bytes(os.urandom(4), "big") >> 1
+        row = tf.constant([[mine is not None, mine or 0, fresh]], tf.int64)
+        seeds = self.collectives.all_gather(row, purpose="seed").numpy().tolist()
+        if not any(is_set for is_set, _, _ in seeds):
+            tf.random.set_seed(seeds[0][2])
+            random.seed(seeds[0][2])  # Keras shuffles Sequences and PyDatasets by it
+        elif len({(is_set, seed) for is_set, seed, _ in seeds}) > 1:
+            logging.warning(
+                "Workers have different random seeds (rank: set, seed): %s. Shuffled datasets that are "
+                "sharded by rows will not agree; call set_random_seed with the same number everywhere.",
+                [(rank, bool(is_set), seed) for rank, (is_set, seed, _) in enumerate(seeds)],
             )
-            tf.random.set_seed(int(self.collectives.broadcast(seed, purpose="seed")))
 
     # ---- who we are -----------------------------------------------------------------------------
 
@@ -243,27 +271,45 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     @property
     def batch(self) -> input_pipeline.Batch | None:
-        """The tagged batch the replica function now running was given, if Keras gave one."""
-        return getattr(self._local, "batch", None)
+        """The rows and total of the tagged batch now being worked on, if Keras gave one.
+
+        Read from a variable: functions that are traced within one step are called in others.
+        """
+        if not getattr(self._local, "tagged", False):
+            return None
+        rows, total = tf.unstack(self._counted)
+        return input_pipeline.Batch(None, rows, total)
 
     def _call_for_each_replica(self, fn, args, kwargs):
         args, kwargs = tf.nest.map_structure(
             _component, (args, kwargs), expand_composites=False
         )
-        outer, batch = self.batch, _tagged_batch(args)
+        batch = _tagged_batch(args)
         if batch is not None:
             args = tuple(a.data if isinstance(a, input_pipeline.Batch) else a for a in args)
-        self._local.batch = batch or outer
+        outer = self._local.__dict__.copy()
+        begins = not outer.get("running", False)  # Keras's loss scaling calls again from within
+        self._local.running = True
+        self._local.tagged = outer.get("tagged", False) or batch is not None
         try:
             replica = ReplicaContext(
                 self._container_strategy(), replica_id_in_sync_group=self._rank
             )
             with ops.device(self._devices[0]), replica:
-                if outer is None:
-                    self.steps.add(args, None if batch is None else batch.rows)
+                if begins:
+                    self._begin_step(args, batch)
                 return fn(*args, **kwargs)
         finally:
-            self._local.batch = outer
+            self._local.__dict__.clear()
+            self._local.__dict__.update(outer)
+
+    def _begin_step(self, args, batch):
+        """Notes how many rows count in this step."""
+        self.steps.add(args, None if batch is None else batch.rows)
+        if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
+            counted = (1, self._size) if batch is None else (batch.rows, batch.total)
+            with tf.device("CPU:0"):
+                self._counted.assign(tf.stack([tf.cast(n, tf.int64) for n in counted]))
 
     def masked(self, x: tf.Tensor) -> tf.Tensor:
         """`x`, or zeros where this worker's batch counts for nothing."""
@@ -283,7 +329,17 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
           The summed gradients, in order.
         """
         self._refuse_xla()
+        if self.batch is not None:
+            pairs = [(self._counted_gradient(gradient), to) for gradient, to in pairs]
         return self.gradients.reduce(pairs)
+
+    def _counted_gradient(self, gradient):
+        """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
+        counts = self.batch.rows > 0
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return tf.cond(counts, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
 
     def _refuse_xla(self):
         """Raises where a collective is traced into a function that XLA is to compile."""
@@ -331,6 +387,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 x = tf.convert_to_tensor(x)
                 weighted = self.masked(x * tf.cast(self.loss_weight(), x.dtype))
                 return self.collectives.all_reduce(weighted, purpose="statistics")
+            if reduce_op == ReduceOp.SUM and not isinstance(x, tf.IndexedSlices):
+                x = self.masked(x)
             return self._all_reduce(reduce_op, x)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
@@ -368,14 +426,18 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         """`Strategy.reduce` with an axis: sums, and counts for MEAN, before it reduces."""
         if isinstance(reduce_op, str):
             reduce_op = ReduceOp(reduce_op.upper())
-        value = tf.convert_to_tensor(_component(value))
-        summed = self.collectives.all_reduce(tf.reduce_sum(value, axis=axis))
-        if reduce_op == ReduceOp.SUM:
-            return summed
-        count = self.collectives.all_reduce(
-            tf.reduce_prod(tf.gather(tf.shape(value, tf.int64), axis))
-        )
-        return summed / tf.cast(count, summed.dtype)
+
+        def reduce(x):
+            x = tf.convert_to_tensor(_component(x))
+            summed = self.collectives.all_reduce(tf.reduce_sum(x, axis=axis))
+            if reduce_op == ReduceOp.SUM:
+                return summed
+            count = self.collectives.all_reduce(
+                tf.reduce_prod(tf.gather(tf.shape(x, tf.int64), axis))
+            )
+            return summed / tf.cast(count, summed.dtype)
+
+        return tf.nest.map_structure(reduce, value, expand_composites=False)
 
     def gather_predictions(self, outputs, args):
         """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
@@ -449,6 +511,21 @@ _HOST_ITERATOR = tf.distribute.InputOptions(
 
 def _auto_shard(dataset, num_shards, index):
     return input_ops.auto_shard_dataset(dataset, num_shards, index, num_shards)
+
+
+def _reads_files(dataset) -> bool:
+    """Whether a file reader stands anywhere in the pipeline, also within its functions."""
+
+    def reads(function) -> bool:
+        graph = function.function.graph.as_graph_def()
+        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+        return any(node.op.startswith(_FILE_READERS) for node in nodes)
+
+    return (
+        type(dataset).__name__.lstrip("_").startswith(_FILE_READERS)
+        or any(reads(function) for function in dataset._functions())
+        or any(_reads_files(source) for source in dataset._inputs())
+    )
 
 
 def _batch_size(dataset) -> int:
@@ -575,7 +652,8 @@ class DistributedIterator(input_lib.DistributedIterator):
         if self._agreement is None:
             return optional, has_value
         if self._agreement == "all":
-            return optional, collectives.all_reduce(has_value, op="min", purpose="input")
+            ready = collectives.all_reduce(tf.cast(has_value, tf.int32), purpose="input")
+            return optional, self._all_ready(ready)
         rows = tf.cond(has_value, lambda: optional.get_value().rows, lambda: tf.zeros([], tf.int64))
         missing = tf.cast(tf.logical_not(has_value), tf.int64)
         self._total, empty = tf.unstack(
@@ -588,6 +666,20 @@ class DistributedIterator(input_lib.DistributedIterator):
         )
         with tf.control_dependencies([check] if check is not None else []):
             return optional, tf.identity(more)
+
+    def _all_ready(self, ready):
+        """Whether every worker has a batch; says so when only some have."""
+        workers = self._strategy.num_replicas_in_sync
+
+        def warn():
+            tf.print(
+                "WARNING: the epoch ends because only", ready, "of", workers, "workers have data left;",
+                "theirs is not used. Use AutoShardPolicy.DATA, or model.fit, which counts every row.",
+            )
+            return tf.constant(False)
+
+        some = tf.logical_and(ready > 0, ready < workers)
+        return tf.cond(some, warn, lambda: ready == workers)
 
     def _value(self, optional):
         value = optional.get_value()

@@ -19,12 +19,10 @@ def wrap(owner: Any, name: str, wrapper: Callable) -> None:
     original = getattr(owner, name)
     if hasattr(original, "_sparse_strategy_hook"):
         return
-    hook = functools.wraps(original)(functools.partial(wrapper, original))
-    if isinstance(owner, type):
 
-        @functools.wraps(original)
-        def hook(self, *args, **kwargs):
-            return wrapper(original, self, *args, **kwargs)
+    @functools.wraps(original)
+    def hook(*args, **kwargs):
+        return wrapper(original, *args, **kwargs)
 
     hook._sparse_strategy_hook = True
     setattr(owner, name, hook)

@@ -15,17 +15,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# TensorFlow's own list of datasets whose input is a list of files (grappler auto_shard.cc).
-_FILE_READERS = (
-    b"ArrowDataset",
-    b"FixedLengthRecordDataset",
-    b"ParquetDataset",
-    b"RecordIODataset",
-    b"SSTableDataset",
-    b"TextLineDataset",
-    b"TFRecordDataset",
-)
-
 
 class Batch(NamedTuple):
     """One worker's part of a global batch.
@@ -86,15 +75,6 @@ def check_batched(dataset: tf.data.Dataset) -> None:
 def static_batch_size(dataset: tf.data.Dataset) -> int | None:
     """The batch size where all batches are known to have it (drop_remainder), else None."""
     return _leaves(dataset.element_spec)[0].shape[0]
-
-
-def reads_files(dataset: tf.data.Dataset) -> bool:
-    """Whether a file reader stands anywhere in the pipeline."""
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
-    )
-    serialized = graph.numpy()
-    return any(reader in serialized for reader in _FILE_READERS)
 
 
 def _share(total, num_workers: int, index: int):

@@ -54,9 +54,9 @@ def install() -> None:
     for installer in installers:
         try:
             installer()
-        except ModuleNotFoundError:
-            continue
-        except AttributeError as error:
+        except (ImportError, AttributeError) as error:
+            if getattr(error, "name", None) in ("keras", "tf_keras"):
+                continue  # not installed
             raise RuntimeError(
                 f"this Keras is not one tf_sparse_strategy knows: {error}. Install keras==3.15.* and "
                 "tf-keras==2.20.*."
@@ -73,6 +73,7 @@ def _install_keras3() -> None:
     wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
     wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
+    wrap(loss, "reduce_values", _reduce_loss)
     wrap(loss, "scale_loss_for_distribution", _scale_loss)
     wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
     wrap(reduction_metrics.Mean, "update_state", _record_mean)
@@ -123,6 +124,17 @@ def _unscale_loss(original, value):
     if weight is None:
         return original(value)
     return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch_size"):
+    """Keras scales means for distribution, but not what a loss function has reduced itself."""
+    reduced = original(values, sample_weight, reduction)
+    means = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+    if _in_replica_of_ours() is None or values.shape.rank != 0 or reduction not in means:
+        return reduced
+    from keras.src.losses import loss
+
+    return loss.scale_loss_for_distribution(reduced)
 
 
 def _record_mean(original, metric, values, sample_weight=None):

@@ -29,20 +29,20 @@ def _to(topology: Topology, peer: int, n: int) -> Bytes:
     return Bytes(local=n) if topology.nodes[peer] == topology.node else Bytes(cross=n)
 
 
-def _to_next(topology: Topology, n: int) -> Bytes:
-    return _to(topology, (topology.rank + 1) % topology.num_workers, n)
+def _to_neighbour(topology: Topology, n: int, step: int) -> Bytes:
+    return _to(topology, (topology.rank + step) % topology.num_workers, n)
 
 
 def ring_all_reduce(topology: Topology, n: int) -> Bytes:
-    """Ring: 2(P-1) messages of n/P bytes to the next rank, 2n(P-1)/P in all."""
+    """Ring: 2(P-1) messages of n/P bytes to the rank before, as Gloo does, 2n(P-1)/P in all."""
     p = topology.num_workers
-    return Bytes() if p == 1 else _to_next(topology, 2 * n * (p - 1) // p)
+    return Bytes() if p == 1 else _to_neighbour(topology, 2 * n * (p - 1) // p, -1)
 
 
 def ring_all_gather(topology: Topology, n: int) -> Bytes:
     """Ring: P-1 messages of n bytes to the next rank."""
     p = topology.num_workers
-    return Bytes() if p == 1 else _to_next(topology, n * (p - 1))
+    return Bytes() if p == 1 else _to_neighbour(topology, n * (p - 1), +1)
 
 
 def all_to_all(topology: Topology, group: Group, n: int) -> Bytes:

@@ -61,11 +61,14 @@ def synchronized(keras):
     "optimizer, communication, settings",
     [
         ("sgd", "dense", {"full": True}),
+        ("sgd", "torus2d", {"normalization": synchronized}),
         ("momentum", "torus2d", {"steps_per_execution": 3}),
+        ("momentum", "dense", {"normalization": synchronized}),
+        ("adam", "dense", {}),
         ("adam", "torus2d", {"normalization": synchronized}),
-        ("adamw", "dense", {"run_eagerly": True, "epochs": 2}),
+        ("adamw", "dense", {"run_eagerly": True}),
+        ("adamw", "torus2d", {"normalization": synchronized}),
     ],
-    ids=["sgd", "momentum_steps_per_execution", "adam_synchronized", "adamw_eagerly"],
 )
 def test_same_as_one_process(comm, keras, optimizer, communication, settings):
     strategy = tss.SparseStrategy(communication)

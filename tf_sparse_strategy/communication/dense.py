@@ -13,7 +13,7 @@ from tf_sparse_strategy.topology import Topology
 class Dense(Communication):
     """Ring all-reduce of every element.
 
-    Each worker sends 2(P-1) messages, 2N(P-1)/P elements in all, to the next rank:
+    Each worker sends 2(P-1) messages, 2N(P-1)/P elements in all, to its neighbour:
 
         T = 2(P-1) (alpha + N/P beta)
 

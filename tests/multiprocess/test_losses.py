@@ -1,0 +1,112 @@
+"""Losses and steps of the user's own under `fit`: as in one process, also on a tail of one row."""
+
+import keras as keras3
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import oracle
+
+ROWS, BATCH = 25, 8  # a tail of one row, fewer than the workers
+
+
+def fit(keras, model, loss, steps=1):
+    model.compile(optimizer=keras.optimizers.SGD(0.02), loss=loss, steps_per_execution=steps)
+    history = model.fit(oracle.dataset(ROWS, BATCH), epochs=2, verbose=0)
+    return oracle.outcome(model, history)
+
+
+def squared_errors(y, predicted):
+    return tf.reduce_mean(tf.square(y - predicted), axis=-1)
+
+
+def mean_squared_error(y, predicted):
+    return tf.reduce_mean(tf.square(y - predicted))
+
+
+@pytest.mark.parametrize("kind", ["sum", "rows", "scalar"])
+def test_own_losses(comm, strategy, keras, kind):
+    def run(scope):
+        with scope():
+            model = oracle.mlp(keras)
+            loss = {
+                "sum": keras.losses.MeanSquaredError(reduction="sum"),
+                "rows": squared_errors,
+                "scalar": mean_squared_error,
+            }[kind]
+            outcome = fit(keras, model, loss)
+        if keras is not keras3:  # tf_keras logs P times the mean of the workers' sums
+            outcome = {k: v for k, v in outcome.items() if k.startswith("weight")}
+        return outcome
+
+    oracle.compare(comm, strategy, run)
+
+
+class OwnStep(keras3.Model):
+    """Scales its loss by the global batch size, as custom loops do."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            per_row = tf.reduce_mean(tf.square(y - self(x, training=True)), axis=-1)
+            loss = tf.nn.compute_average_loss(per_row, global_batch_size=BATCH)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"rate": self.optimizer.learning_rate}
+
+
+def test_own_train_step(comm, strategy):
+    def run(scope):
+        with scope():
+            template = oracle.mlp(keras3)
+            model = OwnStep(template.inputs, template.outputs)
+            return fit(keras3, model, None)
+
+    oracle.compare(comm, strategy, run)
+
+
+class Compiled(keras3.layers.Layer):
+    """A layer that is a tf.function of its own around BatchNorm."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = keras3.layers.BatchNormalization(synchronized=True)
+
+    @tf.function
+    def call(self, x, training=False):
+        return self.norm(x, training=training)
+
+
+def test_function_within_a_step_is_traced_once_and_called_in_many(comm, strategy):
+    # Its first trace captured the rows of the first batch, which later traces cannot see.
+    def run(scope):
+        with scope():
+            model = oracle.mlp(keras3, Compiled())
+            first = fit(keras3, model, "mse")
+            again = fit(keras3, model, "mae")
+            return {**{f"first {k}": v for k, v in first.items()}, **again}
+
+    oracle.compare(comm, strategy, run)
+
+
+def test_workers_of_different_seeds_are_told(comm, topology, caplog):
+    import tf_sparse_strategy as tss
+
+    tf.random.set_seed(topology.rank)
+    tss.SparseStrategy()
+    told = any("different random seeds" in record.getMessage() for record in caplog.records)
+    assert told == (topology.num_workers > 1)
+    tf.random.set_seed(0)
+
+
+def test_unseeded_workers_draw_the_same(comm, topology):
+    import random
+
+    import tf_sparse_strategy as tss
+
+    tf.random.set_seed(None)
+    random.seed(topology.rank)
+    tss.SparseStrategy()
+    drawn = np.array([[random.random(), float(tf.random.uniform([]))]])
+    everyone = comm.all_gather(tf.constant(drawn)).numpy()
+    np.testing.assert_array_equal(everyone, np.tile(everyone[:1], [topology.num_workers, 1]))
