@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_strategy import extended
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.input import _share, shard_batches, tag_batches
 
@@ -118,8 +117,8 @@ def test_unbatched_is_refused(element):
 
 def test_reads_files(tmp_path):
     path = str(tmp_path / "lines.txt")
-    assert extended._reads_files(tf.data.TextLineDataset(path).map(tf.strings.length).batch(2))
-    assert extended._reads_files(tf.data.TFRecordDataset(path).repeat())
+    assert input_pipeline.reads_files(tf.data.TextLineDataset(path).map(tf.strings.length).batch(2))
+    assert input_pipeline.reads_files(tf.data.TFRecordDataset(path).repeat())
     files = tf.data.Dataset.from_tensors(path).interleave(tf.data.TextLineDataset)
-    assert extended._reads_files(files.batch(2))
-    assert not extended._reads_files(tf.data.Dataset.range(3).batch(2))
+    assert input_pipeline.reads_files(files.batch(2))
+    assert not input_pipeline.reads_files(tf.data.Dataset.range(3).batch(2))

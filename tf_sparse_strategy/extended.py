@@ -16,12 +16,9 @@ What arrives here, and where it goes:
 """
 
 import contextlib
-import os
-import random
 import threading
 
 import tensorflow as tf
-from absl import logging
 from tensorflow.python.data.experimental.ops import distribute as data_distribute
 from tensorflow.python.distribute import (
     device_util,
@@ -38,8 +35,8 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.trackable import base as trackable
 
+from tf_sparse_strategy import agreement, keras_hooks
 from tf_sparse_strategy import input as input_pipeline
-from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -84,18 +81,6 @@ _VARIABLE_CLASSES = {
     **distribute_utils.VARIABLE_CLASS_MAPPING,
     tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
 }
-
-
-# TensorFlow's own list of datasets whose input is a list of files (grappler's auto_shard.cc).
-_FILE_READERS = (
-    "ArrowDataset",
-    "FixedLengthRecordDataset",
-    "ParquetDataset",
-    "RecordIODataset",
-    "SSTableDataset",
-    "TextLineDataset",
-    "TFRecordDataset",
-)
 
 
 class ReplicaContext(distribute_lib.ReplicaContext):
@@ -151,26 +136,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self._local = threading.local()
         with tf.device("CPU:0"):
             self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
-        self._sharding = Sharding(collectives, _auto_shard, _batch_size, _reads_files)
-        self._agree_on_seed()
-
-    def _agree_on_seed(self):
-        """Unless the user seeded, all workers take rank 0's random seed, so that shuffles agree."""
-        if self._size == 1:
-            return
-        mine = context.global_seed()
-        fresh = int.from_bytes(os.urandom(4), "big") >> 1
-        row = tf.constant([[mine is not None, mine or 0, fresh]], tf.int64)
-        seeds = self.collectives.all_gather(row, purpose="seed").numpy().tolist()
-        if not any(is_set for is_set, _, _ in seeds):
-            tf.random.set_seed(seeds[0][2])
-            random.seed(seeds[0][2])  # Keras shuffles Sequences and PyDatasets by it
-        elif len({(is_set, seed) for is_set, seed, _ in seeds}) > 1:
-            logging.warning(
-                "Workers have different random seeds (rank: set, seed): %s. Shuffled datasets that are "
-                "sharded by rows will not agree; call set_random_seed with the same number everywhere.",
-                [(rank, bool(is_set), seed) for rank, (is_set, seed, _) in enumerate(seeds)],
-            )
+        self._sharding = Sharding(collectives, _auto_shard, _batch_size)
+        if self._size > 1:
+            agreement.agree_on_seed(context.global_seed(), collectives)
 
     # ---- who we are -----------------------------------------------------------------------------
 
@@ -513,21 +481,6 @@ def _auto_shard(dataset, num_shards, index):
     return input_ops.auto_shard_dataset(dataset, num_shards, index, num_shards)
 
 
-def _reads_files(dataset) -> bool:
-    """Whether a file reader stands anywhere in the pipeline, also within its functions."""
-
-    def reads(function) -> bool:
-        graph = function.function.graph.as_graph_def()
-        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-        return any(node.op.startswith(_FILE_READERS) for node in nodes)
-
-    return (
-        type(dataset).__name__.lstrip("_").startswith(_FILE_READERS)
-        or any(reads(function) for function in dataset._functions())
-        or any(_reads_files(source) for source in dataset._inputs())
-    )
-
-
 def _batch_size(dataset) -> int:
     return int(data_distribute.compute_batch_size(dataset))
 
@@ -647,39 +600,13 @@ class DistributedIterator(input_lib.DistributedIterator):
     def _poll(self):
         """(this worker's optional, whether the workers go on)."""
         [optional] = self._iterators[0].get_next_as_optional_list()
-        has_value = optional.has_value()
         collectives = self._strategy.extended.collectives
         if self._agreement is None:
-            return optional, has_value
+            return optional, optional.has_value()
         if self._agreement == "all":
-            ready = collectives.all_reduce(tf.cast(has_value, tf.int32), purpose="input")
-            return optional, self._all_ready(ready)
-        rows = tf.cond(has_value, lambda: optional.get_value().rows, lambda: tf.zeros([], tf.int64))
-        missing = tf.cast(tf.logical_not(has_value), tf.int64)
-        self._total, empty = tf.unstack(
-            collectives.all_reduce(tf.stack([rows, missing]), purpose="input")
-        )
-        more = self._total > 0
-        check = tf.debugging.Assert(
-            tf.logical_or(tf.logical_not(more), empty == 0),
-            ["a worker's files hold no rows at all; use AutoShardPolicy.DATA or fewer workers"],
-        )
-        with tf.control_dependencies([check] if check is not None else []):
-            return optional, tf.identity(more)
-
-    def _all_ready(self, ready):
-        """Whether every worker has a batch; says so when only some have."""
-        workers = self._strategy.num_replicas_in_sync
-
-        def warn():
-            tf.print(
-                "WARNING: the epoch ends because only", ready, "of", workers, "workers have data left;",
-                "theirs is not used. Use AutoShardPolicy.DATA, or model.fit, which counts every row.",
-            )
-            return tf.constant(False)
-
-        some = tf.logical_and(ready > 0, ready < workers)
-        return tf.cond(some, warn, lambda: ready == workers)
+            return optional, agreement.all_have_data(optional, collectives)
+        self._total = agreement.total_rows(optional, collectives)
+        return optional, self._total > 0
 
     def _value(self, optional):
         value = optional.get_value()

@@ -15,6 +15,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+# TensorFlow's own list of datasets whose input is a list of files (grappler's auto_shard.cc).
+_FILE_READERS = (
+    "ArrowDataset",
+    "FixedLengthRecordDataset",
+    "ParquetDataset",
+    "RecordIODataset",
+    "SSTableDataset",
+    "TextLineDataset",
+    "TFRecordDataset",
+)
+
 
 class Batch(NamedTuple):
     """One worker's part of a global batch.
@@ -75,6 +86,21 @@ def check_batched(dataset: tf.data.Dataset) -> None:
 def static_batch_size(dataset: tf.data.Dataset) -> int | None:
     """The batch size where all batches are known to have it (drop_remainder), else None."""
     return _leaves(dataset.element_spec)[0].shape[0]
+
+
+def reads_files(dataset: tf.data.Dataset) -> bool:
+    """Whether a file reader stands anywhere in the pipeline, also within its functions."""
+
+    def reads(function) -> bool:
+        graph = function.function.graph.as_graph_def()
+        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+        return any(node.op.startswith(_FILE_READERS) for node in nodes)
+
+    return (
+        type(dataset).__name__.lstrip("_").startswith(_FILE_READERS)
+        or any(reads(function) for function in dataset._functions())
+        or any(reads_files(source) for source in dataset._inputs())
+    )
 
 
 def _share(total, num_workers: int, index: int):

@@ -19,13 +19,11 @@ class Sharding:
       collectives: of this worker.
       auto_shard: (dataset, number of shards, index) -> the dataset with its files shared out.
       batch_size: dataset -> its batch size, or -1 where that cannot be told.
-      reads_files: dataset -> whether a file reader stands in its pipeline.
     """
 
     collectives: Collectives
     auto_shard: Callable[[tf.data.Dataset, int, int], tf.data.Dataset]
     batch_size: Callable[[tf.data.Dataset], int]
-    reads_files: Callable[[tf.data.Dataset], bool]
 
     def share(
         self, dataset: tf.data.Dataset, consumer: str | None
@@ -65,7 +63,7 @@ class Sharding:
             return Policy.DATA  # the only one that keeps the order of the rows
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked
-        enough = self.reads_files(dataset) and self._has_a_file(dataset)
+        enough = input_pipeline.reads_files(dataset) and self._has_a_file(dataset)
         everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")
         if bool(everywhere):
             return Policy.FILE

@@ -32,6 +32,7 @@ LAYERS = (
         "tf_sparse_strategy.overlap",
         "tf_sparse_strategy.residual",
         "tf_sparse_strategy.saving",
+        "tf_sparse_strategy.agreement",
         "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.trace",
     ),
