@@ -31,7 +31,7 @@ missing_packages() {
   [[ -n $python ]] && "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   command -v g++ >/dev/null || echo g++
   command -v bazel >/dev/null || echo bazel-bootstrap
-  echo '#include <gmock/gmock.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libgmock-dev
+  g++ -E -x c++ - <<<'#include <gmock/gmock.h>' >/dev/null 2>&1 || echo libgmock-dev
 }
 
 # logged NAME WHAT COMMAND...: runs a long step with its output in a log and a sign of life.
