@@ -447,9 +447,9 @@ def test_traffic_is_the_cost_table(comm, topology, mode):
         local = sum(topology.nodes[r] == topology.node for r in peers)
         return per_peer * np.array([local, len(peers) - local])
 
-    def ring(total):
-        """[local, cross]: everything goes to the next rank."""
-        cross = topology.nodes[(rank + 1) % p] != topology.node
+    def ring(total, step):
+        """[local, cross]: everything goes to one neighbour."""
+        cross = topology.nodes[(rank + step) % p] != topology.node
         return total * np.array([not cross, cross]) if p > 1 else np.array([0, 0])
 
     def check(fn, n, calls, expected):
@@ -461,8 +461,8 @@ def test_traffic_is_the_cost_table(comm, topology, mode):
         np.testing.assert_array_equal(sent, expected)
 
     moving, rows, n = int(p > 1), 12 * p, 1001
-    check(comm.all_reduce, n, moving, ring(2 * 4 * n * (p - 1) // p))
-    check(comm.all_gather, n, moving, ring(4 * n * (p - 1)))
+    check(comm.all_reduce, n, moving, ring(2 * 4 * n * (p - 1) // p, -1))
+    check(comm.all_gather, n, moving, ring(4 * n * (p - 1), +1))
     check(comm.all_to_all, rows, moving, split(Group.GLOBAL, 4 * rows // p))
     for group in GROUPS:
         size, exists = topology.size(group), int(not topology.is_trivial(group))
