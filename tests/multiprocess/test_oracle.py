@@ -3,8 +3,8 @@
 Tolerance: float32 sums over a batch are grouped by worker, which changes each gradient by some
 units in the last place, about 1e-7. Adam, which divides by the root of the mean square gradient,
 would amplify that where a gradient is near zero; this model's are not. After 20 steps the largest
-difference measured in any weight, log or prediction was 2.4e-7 (all optimizers, P = 2 and 4); the
-limit is ten times that.
+difference measured in any weight, log or prediction was 2.4e-7 (each optimizer once, Adam with
+synchronized BatchNorm, P = 2 and 4); the limit is ten times that.
 """
 
 import keras as keras3
