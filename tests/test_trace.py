@@ -33,14 +33,6 @@ def test_several_calls_become_one_bar_that_says_so():
     assert span.details["note"] == "mean of 2 calls"
 
 
-def test_places_of_one_name_are_kept_apart():
-    """Two models, or a retraced function, have places with the same name."""
-    before = reading(("g.r.f.0", 1, 8, 0, 10, 20), ("g.r.f.0", 5, 8, 0, 50, 60))
-    after = reading(("g.r.f.0", 1, 8, 0, 10, 20), ("g.r.f.0", 6, 9, 0, 80, 99))
-    [span] = trace.site_spans(before, after, clock_start=0.0, step=0)
-    assert (span.begin, span.end, span.details["local_bytes"]) == (30, 39, 1)
-
-
 def test_each_rank_is_a_process_and_each_place_a_line(tmp_path):
     bar = Span("g.all_reduce_sum.f.1", "g.all_reduce_sum", 1_500, 1_900, {"step": 0})
     step = Span(STEPS, "step 0", 1_000, 2_000, {})

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy import metrics, trace
+from tf_sparse_strategy.hooking import extended_of
 
 _LOGGED = (
     "samples_per_second",
@@ -91,7 +92,7 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
-        if not hasattr(strategy.extended, "collectives"):
+        if extended_of(strategy) is None:
             raise ValueError(
                 f"CommunicationMonitor needs a model of a SparseStrategy; this one's is "
                 f"{type(strategy).__name__}. Build and compile it inside `with strategy.scope():`."

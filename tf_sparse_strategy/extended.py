@@ -374,9 +374,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
-        if isinstance(reduce_op, str):
-            reduce_op = ReduceOp(reduce_op.upper())
-
+        reduce_op = _reduce_op(reduce_op)
         return tf.nest.map_structure(
             lambda x: self._all_reduce(reduce_op, x), value, expand_composites=False
         )
@@ -392,8 +390,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def reduce_along(self, reduce_op, value, axis):
         """`Strategy.reduce` with an axis: sums, and counts for MEAN, before it reduces."""
-        if isinstance(reduce_op, str):
-            reduce_op = ReduceOp(reduce_op.upper())
+        reduce_op = _reduce_op(reduce_op)
 
         def reduce(x):
             x = tf.convert_to_tensor(_component(x))
@@ -499,6 +496,10 @@ def _refuse_per_replica(options):
             "InputReplicationMode.PER_REPLICA is meaningless with one replica per process; leave "
             "experimental_replication_mode at PER_WORKER."
         )
+
+
+def _reduce_op(op: str | ReduceOp) -> ReduceOp:
+    return ReduceOp(op.upper()) if isinstance(op, str) else op
 
 
 def _component(value):

@@ -1,8 +1,17 @@
-"""Replacing a function of Keras or TensorFlow by one of ours that can call the original."""
+"""Replacing a function of Keras or TensorFlow by one of ours that can call the original.
+
+A replaced function sees every strategy, so each first asks whether the one at hand is ours.
+"""
 
 import functools
 from collections.abc import Callable
 from typing import Any
+
+
+def extended_of(strategy: Any) -> Any:
+    """`strategy.extended` if it is a `SparseStrategy`'s, else None; None for None."""
+    extended = getattr(strategy, "extended", None)
+    return extended if hasattr(extended, "reduce_gradients") else None
 
 
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:

@@ -83,6 +83,14 @@ def check_batched(dataset: tf.data.Dataset) -> None:
             )
 
 
+def too_few_rows(batch_size: int, num_workers: int) -> ValueError:
+    """What to raise where a global batch cannot give every worker a row."""
+    return ValueError(
+        f"the global batch has {batch_size} rows for {num_workers} workers; every worker needs at "
+        "least one. Raise the batch size given to dataset.batch()."
+    )
+
+
 def static_batch_size(dataset: tf.data.Dataset) -> int | None:
     """The batch size where all batches are known to have it (drop_remainder), else None."""
     return _leaves(dataset.element_spec)[0].shape[0]
@@ -128,10 +136,7 @@ def shard_batches(
     if batch_size is None and not tagged:
         dataset = dataset.filter(lambda *element: _enough_rows(element, num_workers))
     elif not tagged and batch_size < num_workers:
-        raise ValueError(
-            f"the global batch has {batch_size} rows for {num_workers} workers; every worker needs at "
-            "least one. Raise the batch size given to dataset.batch()."
-        )
+        raise too_few_rows(batch_size, num_workers)
 
     def keep(element):
         total = num_rows(element)

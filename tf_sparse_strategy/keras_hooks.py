@@ -22,21 +22,16 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_sparse_strategy import keras_saving
-from tf_sparse_strategy.hooking import wrap
+from tf_sparse_strategy.hooking import extended_of, wrap
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _CONSUMERS = ("fit", "evaluate", "predict")
 
 
-def _extended():
-    """The current strategy's extended object if it is ours, else None."""
-    extended = tf.distribute.get_strategy().extended
-    return extended if hasattr(extended, "reduce_gradients") else None
-
-
 def _in_replica_of_ours():
-    extended = _extended()
-    return extended if extended is not None and tf.distribute.get_replica_context() else None
+    """The current strategy's extended object if it is ours and a replica function runs, else None."""
+    extended = extended_of(tf.distribute.get_strategy())
+    return extended if tf.distribute.get_replica_context() else None
 
 
 def install() -> None:
@@ -151,17 +146,15 @@ def _loss_weight():
 
 
 def _show_progress_once(original, logger, params):
-    strategy = getattr(logger.model, "distribute_strategy", None)
-    extended = getattr(strategy, "extended", None)
-    if hasattr(extended, "reduce_gradients") and extended.collectives.topology.rank > 0:
+    extended = extended_of(getattr(logger.model, "distribute_strategy", None))
+    if extended is not None and extended.collectives.topology.rank > 0:
         params = {**params, "verbose": 0}  # all workers' logs are the same
     return original(logger, params)
 
 
 def _stop_together(original, callback, batch, logs=None):
-    strategy = getattr(callback.model, "distribute_strategy", None)
-    extended = getattr(strategy, "extended", None)
-    if hasattr(extended, "reduce_gradients") and "loss" in (logs or {}):
+    extended = extended_of(getattr(callback.model, "distribute_strategy", None))
+    if extended is not None and "loss" in (logs or {}):
         total = extended.collectives.all_reduce(tf.constant(logs["loss"]), purpose="loss")
         logs = {**logs, "loss": total.numpy()}
     return original(callback, batch, logs)

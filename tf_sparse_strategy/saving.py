@@ -37,7 +37,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_strategy.hooking import wrap
+from tf_sparse_strategy.hooking import extended_of, wrap
 
 _PATH_BYTES = 4096
 _MISSING = -1
@@ -61,8 +61,8 @@ def install() -> None:
 
 def ours(strategy: tf.distribute.Strategy | None) -> Any:
     """`strategy.extended` if it is a `SparseStrategy` with more than one worker, else None."""
-    extended = getattr(strategy, "extended", None)
-    if not hasattr(extended, "alone") or extended.collectives.topology.num_workers == 1:
+    extended = extended_of(strategy)
+    if extended is None or extended.collectives.topology.num_workers == 1:
         return None
     return extended
 

@@ -80,6 +80,11 @@ class Sharding:
         return self.auto_shard(dataset, topology.num_workers, topology.rank)
 
     def _has_a_file(self, dataset) -> bool:
+        """Whether this worker's files hold a row: reads one, and so fills a shuffle buffer once.
+
+        TensorFlow reports too few files as InvalidArgumentError. An error of the user's own pipeline
+        may look the same; sharding by rows then meets it again, and raises it.
+        """
         try:
             return next(iter(self._shard(dataset)), None) is not None
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
@@ -93,10 +98,7 @@ class Sharding:
         if size == -1:
             size = self._first_batch_size(part)
         if size < workers:
-            raise ValueError(
-                f"the global batch has {size} rows for {workers} workers; every worker needs at least "
-                "one. Raise the batch size given to dataset.batch()."
-            )
+            raise input_pipeline.too_few_rows(size, workers)
         return part.rebatch(size // workers + (rank < size % workers))
 
     def _first_batch_size(self, part) -> int:

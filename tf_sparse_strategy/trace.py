@@ -9,7 +9,6 @@ Horovod's own timeline is no help here: it sees rank 0 only, has to be asked for
 and spins on one core while it is on.
 """
 
-import collections
 import dataclasses
 import json
 import os
@@ -48,16 +47,10 @@ def site_spans(before, after, clock_start: float, step: int) -> list[Span]:
     A place passed k > 1 times in between (a loop, steps_per_execution) gets one bar, from the mean
     start to the mean end, that says so.
     """
-    seen = collections.Counter()
-    old = {}
-    for name, counted in before:
-        old[name, seen[name]] = counted
-        seen[name] += 1
-    seen.clear()
+    old = dict(before)
     spans = []
     for name, counted in after:
-        change = counted - old.get((name, seen[name]), 0)
-        seen[name] += 1
+        change = counted - old.get(name, 0)
         calls, local, cross = change[:3].tolist()
         if calls == 0:
             continue

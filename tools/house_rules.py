@@ -18,8 +18,8 @@ LAYERS = (
         "tf_sparse_strategy.wire",
     ),
     (
+        "tf_sparse_strategy.agreement",
         "tf_sparse_strategy.bucketing",
-        "tf_sparse_strategy.callbacks",
         "tf_sparse_strategy.communication",
         "tf_sparse_strategy.cost_model",
         "tf_sparse_strategy.embedding",
@@ -32,7 +32,6 @@ LAYERS = (
         "tf_sparse_strategy.overlap",
         "tf_sparse_strategy.residual",
         "tf_sparse_strategy.saving",
-        "tf_sparse_strategy.agreement",
         "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.trace",
     ),
