@@ -2,12 +2,14 @@
 # Recipes need nothing but make; what they start is installed by tools/setup/setup.sh.
 
 PYTHON := .venv/bin/python
+QUESTIONS := $(patsubst benchmarks/%/main.py,%,$(wildcard benchmarks/*/main.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint lock wheel cuda clean
 
 help: ## list the targets (default)
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@for question in $(QUESTIONS); do echo "  make bench-$$question"; done
 
 setup: ## install what the other targets need; they call it themselves
 	@tools/setup/setup.sh

@@ -1,16 +1,10 @@
-"""Writes the tables of docs/mstopk.md from the JSON of a run; nothing there is typed by hand.
+"""The tables of docs/mstopk.md, from the JSON of a run; nothing there is typed by hand."""
 
-python -m benchmarks.mstopk.tables benchmarks/mstopk/results/cpu.json docs/mstopk.md
-"""
-
-import argparse
-import json
 import math
-import pathlib
 from collections.abc import Iterable
 
 Record = dict[str, object]
-BEGIN, END = "<!-- tables of {} -->", "<!-- end of tables -->"
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -109,19 +103,9 @@ def render(results: dict) -> str:
     return "\n\n".join(parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=pathlib.Path)
-    parser.add_argument("document", type=pathlib.Path)
-    arguments = parser.parse_args()
-    begin = BEGIN.format(arguments.results)
-    head, found, tail = arguments.document.read_text().partition(begin)
+def insert(document: str, results: dict) -> str:
+    """Returns `document` with the tables between its marks renewed."""
+    head, found, tail = document.partition(BEGIN)
     if not found or END not in tail:
-        raise SystemExit(f"{arguments.document} must contain {begin!r} and after it {END!r}.")
-    tables = render(json.loads(arguments.results.read_text()))
-    end = tail[tail.index(END) :]
-    arguments.document.write_text(f"{head}{begin}\n\n{tables}\n\n{end}")
-
-
-if __name__ == "__main__":
-    main()
+        raise ValueError(f"the document must contain {BEGIN!r} and after it {END!r}.")
+    return f"{head}{BEGIN}\n\n{render(results)}\n\n{tail[tail.index(END):]}"
