@@ -45,6 +45,13 @@ def topology(comm):
 
 
 @pytest.fixture
+def partners(topology):
+    """For what takes two: with one worker nothing can differ between workers."""
+    if topology.num_workers == 1:
+        pytest.skip("one worker has no partner")
+
+
+@pytest.fixture
 def strategy(comm):
     """A new dense SparseStrategy."""
     import tf_sparse_strategy as tss
