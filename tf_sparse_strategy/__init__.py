@@ -1,7 +1,26 @@
 """Distributed training with TensorFlow and Keras over ordinary cloud Ethernet."""
 
-from tf_sparse_strategy import callbacks, communication
-from tf_sparse_strategy.strategy import SparseStrategy
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tf_sparse_strategy import callbacks, communication
+    from tf_sparse_strategy.strategy import SparseStrategy
 
 __version__ = "0.1.0"
 __all__ = ["SparseStrategy", "callbacks", "communication"]
+
+_HOMES = {"SparseStrategy": "tf_sparse_strategy.strategy"}
+
+
+# On first use: `tss --help` must not wait for TensorFlow's import.
+def __getattr__(name: str):
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

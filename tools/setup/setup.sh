@@ -67,6 +67,20 @@ make_venv() {
     -r requirements/dev.txt
 }
 
+# The command of this checkout; where the wheel is installed, the wheel brings it.
+write_tss() {
+  cat >.venv/bin/tss <<END
+#!$PWD/.venv/bin/python
+import sys
+
+sys.path.insert(0, "$PWD")
+from tf_sparse_strategy.cli import main
+
+sys.exit(main())
+END
+  chmod +x .venv/bin/tss
+}
+
 # The native code that Python loads lies next to its wrapper, where a wheel has it too.
 build_native() {
   local labels label path
@@ -108,6 +122,7 @@ if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
   echo "$want" >"$cache/venv.stamp"
   rm -f "$cache/horovod.stamp"
 fi
+write_tss
 
 want=$(hash_of requirements/dev.txt tools/horovod)
 if ! up_to_date horovod "$want"; then

@@ -1,0 +1,35 @@
+"""The `tss` command: what is useful around a training job. Its help does not load TensorFlow."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+import tf_sparse_strategy
+
+# Each module has `main(arguments) -> exit code`.
+_COMMANDS = {
+    "netlab": ("tf_sparse_strategy.cluster.netlab_command", "run a job on an emulated cluster"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    lines = [f"  {name:<8} {what}" for name, (_, what) in _COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog="tss",
+        description="Commands:\n" + "\n".join(lines),
+        epilog="`tss COMMAND --help` explains a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=tf_sparse_strategy.__version__)
+    parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help="one of the above")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    module, _ = _COMMANDS[args.command]
+    return importlib.import_module(module).main(args.arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Nodes on one machine: Linux namespaces joined by links of a given speed through a switch.
+
+A node has its own network, host name, hosts file and processes; the switch is a bridge in a network
+namespace of its own. Nothing has a name outside: each namespace lives as long as the process that
+holds it, and that one as long as a pipe from here. Whatever ends this process, SIGKILL included, the
+kernel then ends every process on the nodes and removes the links; there is nothing to clean up later,
+and any number of networks exist side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import ipaddress
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+
+from tf_sparse_strategy.cluster.rate import shaper
+
+INTERFACE = "eth0"  # the name of a node's only link
+MOST_NODES = 250
+_SUBNET = ipaddress.ip_network("10.0.0.0/24")  # of every network: they do not see each other
+_NODE_FLAGS = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+# What a fresh network namespace needs; without IPv6's chatter the counters count the job alone.
+_QUIET = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo up"
+_NODE_SETUP = f"""
+mount --bind "$2" /etc/hosts && mount -t sysfs sysfs /sys && echo "$1" > /proc/sys/kernel/hostname || exit
+{_QUIET}"""
+
+
+class NetlabError(RuntimeError):
+    """The emulated cluster cannot be made here; the message is one sentence with the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkBytes:
+    """What crossed one node's link, Ethernet headers included."""
+
+    node: str
+    sent: int  # by the node
+    received: int
+
+    def __sub__(self, earlier: LinkBytes) -> LinkBytes:
+        return LinkBytes(self.node, self.sent - earlier.sent, self.received - earlier.received)
+
+
+def check_machine() -> None:
+    """Raises NetlabError when this machine cannot hold a network; the sentence says what to do."""
+    if sys.platform != "linux":
+        raise NetlabError("netlab needs Linux's network namespaces: run it in a Linux machine.")
+    if os.geteuid() != 0:
+        raise NetlabError("netlab needs root to make network namespaces: run it with sudo.")
+    for tool, package in _PACKAGES.items():
+        if shutil.which(tool) is None:
+            raise NetlabError(f"netlab needs {tool!r}: run `apt-get install {package}`.")
+    trial = ["tc", "qdisc", "add", "dev", "lo", "root", *shaper(10**6).split()]
+    probe = subprocess.run(
+        ["unshare", *_NODE_FLAGS, *trial], capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        reason = " ".join(probe.stderr.split())
+        if probe.stderr.startswith("unshare"):
+            raise NetlabError(
+                f"this machine forbids new namespaces ({reason}): in a container, add the "
+                "capability SYS_ADMIN (`docker run --privileged`)."
+            )
+        raise NetlabError(
+            f"the kernel lacks tc's shaper ({reason}): load it with `modprobe sch_tbf`."
+        )
+
+
+class _Space:
+    """Namespaces held by a process that ends when its pipe from here closes."""
+
+    def __init__(self, flags: tuple[str, ...], setup: str, *arguments: str):
+        script = f"{setup} && echo ready && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", *flags, "sh", "-c", script, "netlab", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # out of reach of the terminal's Ctrl-C
+        )
+        if self._holder.stdout.readline() != "ready\n":
+            reason = " ".join(self._holder.stderr.read().split())
+            self.close()
+            raise NetlabError(f"a namespace could not be made: {reason}.")
+
+    @property
+    def pid(self) -> int:
+        return self._holder.pid
+
+    def call(self, *command: str, lines: list[str]) -> None:
+        """Runs a command in this network with `lines` as its input."""
+        result = subprocess.run(
+            ["nsenter", f"--net=/proc/{self.pid}/ns/net", *command],
+            input="\n".join(lines) + "\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            reason = " ".join(result.stderr.split())
+            raise NetlabError(f"`{' '.join(command)}` failed in a namespace: {reason}.")
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.communicate()
+
+
+class Node(_Space):
+    """One machine of the network."""
+
+    def __init__(self, name: str, address: str, hosts: str):
+        self.name, self.address = name, address
+        super().__init__(_NODE_FLAGS, _NODE_SETUP, name, hosts)
+
+    def command(self, *command: str) -> list[str]:
+        """Returns the command that runs `command` on this node, in the directory of the caller."""
+        spaces = {"net": "net", "uts": "uts", "mount": "mnt", "pid": "pid_for_children"}
+        enter = [f"--{name}=/proc/{self.pid}/ns/{file}" for name, file in spaces.items()]
+        return ["nsenter", *enter, "env", f"--chdir={os.getcwd()}", *command]
+
+    def kill_all(self) -> None:
+        """Ends every process on this node."""
+        enter = f"--pid=/proc/{self.pid}/ns/pid_for_children"
+        subprocess.run(
+            ["nsenter", enter, "sh", "-c", "kill -9 -1"], capture_output=True, check=False
+        )
+
+    def within_network(self, function: Callable):
+        """Returns `function()`, called in this process but with the sockets of this node."""
+        outcome = []
+
+        def enter_and_call():
+            libc = ctypes.CDLL(None, use_errno=True)
+            with open(f"/proc/{self.pid}/ns/net") as namespace:
+                if libc.setns(namespace.fileno(), 0):
+                    raise OSError(ctypes.get_errno(), f"cannot enter the network of {self.name}")
+            outcome.append(function())
+
+        # A thread of its own: a network namespace is a property of threads.
+        thread = threading.Thread(target=enter_and_call)
+        thread.start()
+        thread.join()
+        return outcome[0]
+
+
+class Network:
+    """M nodes, each joined to a switch by a link of `rate` bits per second in each direction.
+
+    Args:
+      nodes: M, from 1 to 250. They are called node0, node1, ... and know each other by these names.
+      rate: bits per second, Ethernet headers included.
+
+    Raises:
+      NetlabError: the machine cannot hold it.
+      ValueError: `nodes` is out of range.
+    """
+
+    def __init__(self, nodes: int, rate: int):
+        if not 1 <= nodes <= MOST_NODES:
+            raise ValueError(f"nodes={nodes} is not between 1 and {MOST_NODES}.")
+        check_machine()
+        self._opened = contextlib.ExitStack()
+        with self._opened:  # closed here if anything fails
+            self._switch = self._open(_Space(("--net",), _QUIET))
+            self.nodes = [self._open(node) for node in _make_nodes(nodes)]
+            self._connect(rate)
+            self._opened = self._opened.pop_all()
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every process on the nodes and removes them."""
+        self._opened.close()
+
+    def _open(self, space):
+        self._opened.callback(space.close)
+        return space
+
+    def _connect(self, rate: int) -> None:
+        self._switch.call(
+            "ip",
+            "-batch",
+            "-",
+            lines=["link add switch type bridge mcast_snooping 0", "link set switch up"]
+            + [
+                line
+                for node in self.nodes
+                for line in (
+                    f"link add {node.name} type veth peer name {INTERFACE} netns {node.pid}",
+                    f"link set {node.name} master switch up",
+                )
+            ],
+        )
+        down = [f"qdisc add dev {node.name} root {shaper(rate)}" for node in self.nodes]
+        self._switch.call("tc", "-batch", "-", lines=down)
+        for node in self.nodes:
+            address = f"addr add {node.address}/{_SUBNET.prefixlen} dev {INTERFACE}"
+            node.call("ip", "-batch", "-", lines=[address, f"link set {INTERFACE} up"])
+            node.call("tc", "-batch", "-", lines=[f"qdisc add dev {INTERFACE} root {shaper(rate)}"])
+
+    def cut(self, node: int) -> None:
+        """Takes a node off the network without a trace: its frames, and those to it, are lost."""
+        self._switch.call("ip", "-batch", "-", lines=[f"link set {self.nodes[node].name} nomaster"])
+
+    def mend(self, node: int) -> None:
+        """Undoes `cut`."""
+        name = self.nodes[node].name
+        self._switch.call("ip", "-batch", "-", lines=[f"link set {name} master switch"])
+
+    def traffic(self) -> list[LinkBytes]:
+        """Bytes that crossed each node's link so far, counted at the switch."""
+        lines = pathlib.Path(f"/proc/{self._switch.pid}/net/dev").read_text().splitlines()
+        counters = {line.split(":")[0].strip(): line.split(":")[1].split() for line in lines[2:]}
+        return [
+            LinkBytes(
+                node.name, sent=int(counters[node.name][0]), received=int(counters[node.name][8])
+            )
+            for node in self.nodes
+        ]
+
+
+def _make_nodes(number: int) -> Iterator[Node]:
+    addresses = {f"node{i}": str(_SUBNET[i + 1]) for i in range(number)}
+    # Bound over /etc/hosts, the file stays when its name is gone.
+    with tempfile.NamedTemporaryFile("w", prefix="netlab_hosts_") as hosts:
+        os.chmod(hosts.name, 0o644)
+        hosts.write("127.0.0.1 localhost\n")
+        hosts.writelines(f"{address} {name}\n" for name, address in addresses.items())
+        hosts.flush()
+        for name, address in addresses.items():
+            yield Node(name, address, hosts.name)

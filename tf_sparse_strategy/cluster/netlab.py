@@ -1,0 +1,143 @@
+"""netlab: a cluster on one machine, whose links have the speed of a cloud's Ethernet.
+
+    sudo tss netlab --nodes 4 --local 2 --rate 200mbit -- python train.py
+
+Loopback stands for what joins the accelerators of a node, a shaped link for what joins nodes: 200
+Mbit/s has about the ratio to loopback that 25 Gbit Ethernet has to NVLink. Latency is that of the
+kernel's own switching, tens of microseconds; it cannot be set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from tf_sparse_strategy.cluster.faults import Fault
+from tf_sparse_strategy.cluster.launch import Job, RankResult
+from tf_sparse_strategy.cluster.namespaces import LinkBytes, Network
+from tf_sparse_strategy.cluster.rate import parse_rate
+
+TIMED_OUT = 124  # as timeout(1)
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a job ended and what it sent.
+
+    Attributes:
+      exit_code: of the first rank that failed, as a shell reports it; 0; or 124 for a timeout.
+      seconds: from the start of the ranks to the end of the last.
+      ranks: one RankResult per rank.
+      links: one LinkBytes per node: what this job sent and received.
+    """
+
+    exit_code: int
+    seconds: float
+    ranks: list[RankResult]
+    links: list[LinkBytes]
+
+    @property
+    def killed(self) -> list[int]:
+        """Ranks that did not end by themselves."""
+        return [rank.rank for rank in self.ranks if not rank.ended_by_itself]
+
+
+class Netlab(Network):
+    """M nodes with G workers each; use it as a context manager. Needs root on Linux.
+
+    Args:
+      nodes: M.
+      local: G, workers per node.
+      rate: of each link, in each direction: bits per second, or text such as "200mbit".
+
+    Raises:
+      NetlabError: the machine cannot hold it; the message says why.
+      ValueError: an argument is out of range.
+
+    Example:
+      ```
+      with Netlab(nodes=2, local=1, rate="1gbit") as lab:
+          result = lab.run([sys.executable, "train.py"], faults=[Fault("kill", 1, seconds=20)])
+      print(result.exit_code, result.ranks[0].stderr, result.links[0].sent)
+      ```
+    """
+
+    def __init__(self, nodes: int = 4, local: int = 2, rate: str | int = "200mbit"):
+        if local < 1:
+            raise ValueError(f"local={local} is not a number of workers: 1 or more.")
+        self.local = local
+        self.rate = parse_rate(rate) if isinstance(rate, str) else rate
+        super().__init__(nodes, self.rate)
+
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, echo: bool = False
+    ) -> Job:
+        """Starts a Horovod job on all nodes: `with lab.start(...) as job`.
+
+        Args:
+          command: program and arguments of each rank.
+          env: the environment, `os.environ` by default; Horovod's variables are added.
+          echo: print the ranks' lines instead of keeping them.
+        """
+        return Job(self.nodes, self.local, command, os.environ if env is None else env, echo)
+
+    def run(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        echo: bool = False,
+        faults: Sequence[Fault] = (),
+        grace: float = 60,
+        timeout: float = float("inf"),
+    ) -> Result:
+        """Runs a Horovod job to its end and returns how it went.
+
+        Args:
+          command: program and arguments of each rank.
+          env: the environment, `os.environ` by default; Horovod's variables are added.
+          echo: print the ranks' lines instead of keeping them.
+          faults: what goes wrong, and when.
+          grace: seconds that the others have to end by themselves after the first failure.
+          timeout: seconds after which the job is ended.
+
+        Raises:
+          ValueError: a fault names a rank or node that is not there.
+        """
+        for fault in faults:
+            fault.check(len(self.nodes), self.local * len(self.nodes))
+        pending = sorted(faults, key=lambda fault: fault.seconds, reverse=True)
+        carried = self.traffic()
+        begin = time.monotonic()
+        deadline = begin + timeout
+        with self.start(command, env, echo) as job:
+            failed = False
+            while job.running() and time.monotonic() < deadline:
+                while pending and time.monotonic() >= begin + pending[-1].seconds:
+                    self._inflict(pending.pop(), job)
+                if not failed and job.failed():
+                    failed = True
+                    deadline = min(deadline, time.monotonic() + grace)
+                time.sleep(0.02)
+            job.end()
+            ranks = job.results()
+        seconds = round(time.monotonic() - begin, 3)
+        links = [now - before for now, before in zip(self.traffic(), carried, strict=True)]
+        return Result(_exit_code(ranks), seconds, ranks, links)
+
+    def _inflict(self, fault: Fault, job: Job) -> None:
+        if fault.kind == "cut":
+            self.cut(fault.target)
+        else:
+            job.signal(fault.target, _SIGNALS[fault.kind])
+
+
+def _exit_code(ranks: Sequence[RankResult]) -> int:
+    """The first failure's; ranks that did not end by themselves count when none failed before."""
+    failures = [rank for rank in ranks if rank.exit_code and rank.ended_by_itself]
+    if failures:
+        return min(failures, key=lambda rank: rank.seconds).exit_code
+    return 0 if all(rank.ended_by_itself for rank in ranks) else TIMED_OUT

@@ -1,0 +1,125 @@
+"""`tss netlab`: runs a command under Horovod on an emulated cluster, and reports on it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import signal
+import sys
+
+from tf_sparse_strategy.cluster.faults import Fault
+from tf_sparse_strategy.cluster.namespaces import NetlabError
+from tf_sparse_strategy.cluster.netlab import Netlab, Result
+
+_DESCRIPTION = """\
+Runs COMMAND once per worker on a cluster that this machine emulates: each node has its own
+network, host name and processes, and a link of the given speed to a switch. Workers of one node
+talk over its loopback, at full speed. Needs root and Linux. Workers share this machine's cores:
+set TF_NUM_INTRAOP_THREADS=1 when there are more workers than cores."""
+
+_EPILOG = """\
+examples:
+  tss netlab -- python train.py
+  tss netlab --nodes 2 --local 1 --rate 1gbit -- python train.py
+  tss netlab --nodes 2 --local 1 --kill 1@20 -- python train.py      what if a worker dies?
+
+The exit code is that of the first worker that failed (128 + n after signal n); 130 after Ctrl-C."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tss netlab",
+        usage="tss netlab [options] -- COMMAND ...",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--nodes", type=int, default=4, metavar="M", help="number of nodes (default 4)")
+    add("--local", type=int, default=2, metavar="G", help="workers per node (default 2)")
+    add("--rate", default="200mbit", help="of each link and direction (default 200mbit)")
+    for kind, where, what in (
+        ("kill", "RANK", "SIGKILL a worker so many seconds after the start"),
+        ("stop", "RANK", "SIGSTOP a worker: it lives and does not answer"),
+        ("cut", "NODE", "take a node off the network: its frames are lost"),
+    ):
+        add(f"--{kind}", action="append", default=[], metavar=f"{where}@SECONDS", help=what)
+    add(
+        "--grace",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="how long the other workers may go on after the first failure (default 60)",
+    )
+    add("--json", type=pathlib.Path, metavar="FILE", help="write the report to this file")
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code of the job, 2 for wrong arguments, 1 when there can be no cluster."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        parser.error("no command: write it after --, e.g. `tss netlab -- python train.py`.")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        kinds = ("kill", "stop", "cut")
+        faults = [Fault.parse(kind, text) for kind in kinds for text in getattr(args, kind)]
+        with Netlab(args.nodes, args.local, args.rate) as lab:
+            result = lab.run(command, echo=True, faults=faults, grace=args.grace)
+            rate = lab.rate
+    except NetlabError as error:
+        print(f"tss netlab: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    _summarize(args, rate, result)
+    if args.json:
+        args.json.write_text(json.dumps(_report(args, rate, command, result), indent=1) + "\n")
+    return result.exit_code
+
+
+def _leave(number, _):
+    raise SystemExit(128 + number)  # on the way out everything is removed
+
+
+def _report(args, rate: int, command: list[str], result: Result) -> dict:
+    report = {
+        "nodes": args.nodes,
+        "local": args.local,
+        "rate_bits_per_second": rate,
+        "command": command,
+        **dataclasses.asdict(result),
+    }
+    for rank in report["ranks"]:
+        del rank["stdout"], rank["stderr"]  # they were printed
+    return report
+
+
+def _summarize(args, rate: int, result: Result) -> None:
+    def say(text: str) -> None:
+        print(f"[netlab] {text}", file=sys.stderr)
+
+    for rank in result.ranks:
+        if not rank.ended_by_itself:
+            say(
+                f"rank {rank.rank} on {rank.node} still ran {args.grace:g} s after the first "
+                "failure and was killed"
+            )
+        elif rank.exit_code:
+            say(
+                f"rank {rank.rank} on {rank.node}: exit code {rank.exit_code} after {rank.seconds:.1f} s"
+            )
+    say(
+        f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s: "
+        f"exit code {result.exit_code} after {result.seconds:.1f} s"
+    )
+    for link in result.links:
+        say(f"{link.node}: sent {link.sent / 1e6:.2f} MB, received {link.received / 1e6:.2f} MB")
