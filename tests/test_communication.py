@@ -53,10 +53,10 @@ def test_dense_between_nodes_is_as_slow_as_its_slowest_link():
 
 
 def test_torus2d_by_hand():
-    # Shard of 12/2 = 6 elements, 24 bytes. Local: 2 (G-1) = 2 messages of 24 bytes. Across:
-    # 2 (M-1) = 2 messages of half a shard, 12 bytes.
+    # Four exchanges of two hops. Shard of 12/2 = 6 elements, 24 bytes: inside the node twice 24 bytes;
+    # across, both workers of a node send half a shard, 12 bytes, twice.
     cost = Torus2D().cost(12, TWO_BY_TWO, MODEL)
-    assert cost.seconds == 2 * (1 + 240) + 2 * (1e6 + 12e7)
+    assert cost.seconds == 4 * 2 * 1e6 + 2 * 240 + 2 * 2 * 12e7
     assert cost.bytes == Bytes(local=48, cross=24)
 
 
@@ -67,9 +67,9 @@ def test_torus2d_pads_what_does_not_divide():
 
 def test_torus2d_with_one_worker_per_node_and_on_one_node():
     apart = Torus2D().cost(12, Topology(nodes=(0, 1), rank=0), MODEL)
-    assert (apart.seconds, apart.bytes) == (2 * (1e6 + 24e7), Bytes(cross=48))
+    assert (apart.seconds, apart.bytes) == (2 * (2e6 + 24e7), Bytes(cross=48))
     together = Torus2D().cost(12, Topology(nodes=(0, 0), rank=0), MODEL)
-    assert (together.seconds, together.bytes) == (2 * (1 + 240), Bytes(local=48))
+    assert (together.seconds, together.bytes) == (2 * (2 + 240), Bytes(local=48))
 
 
 @pytest.mark.parametrize("scheme", [Dense(), Torus2D()])

@@ -1,8 +1,9 @@
 """Ways of summing gradients over the workers, behind one interface."""
 
-from tf_sparse_strategy.communication.base import Communication, Cost, LinkModel
+from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.torus2d import Torus2D
+from tf_sparse_strategy.cost_model import Cost, LinkModel
 
 _BY_NAME = {"dense": Dense, "torus2d": Torus2D}
 

@@ -1,37 +1,13 @@
 """The seam every way of summing gradients fits into."""
 
 import abc
-import dataclasses
 
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.topology import Topology
-from tf_sparse_strategy.traffic import Bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class LinkModel:
-    """The alpha-beta model of the two link classes: a message of n bytes takes alpha + n beta.
-
-    Args:
-      local_alpha, cross_alpha: latency of one message inside a node and between nodes, seconds.
-      local_beta, cross_beta: seconds per byte of one worker's link.
-    """
-
-    local_alpha: float
-    local_beta: float
-    cross_alpha: float
-    cross_beta: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What one `reduce` takes: seconds, and bytes sent per worker by link class."""
-
-    seconds: float
-    bytes: Bytes
 
 
 class Communication(abc.ABC):
@@ -58,4 +34,7 @@ class Communication(abc.ABC):
 
     @abc.abstractmethod
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        """Predicts one `reduce` of `n` float32 elements. Pure."""
+        """Predicts one `reduce` of `n` float32 elements. Pure.
+
+        The sum of the costs of its collectives (cost_model.py): they wait for one another.
+        """

@@ -4,8 +4,9 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_sparse_strategy import traffic
-from tf_sparse_strategy.communication.base import Communication, Cost, LinkModel
+from tf_sparse_strategy import cost_model
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.topology import Topology
 
 
@@ -15,11 +16,11 @@ class Dense(Communication):
 
     Each worker sends 2(P-1) messages, 2N(P-1)/P elements in all, to its neighbour:
 
-        T = 2(P-1) (alpha + N/P beta)
+        T = phase + 2(P-1) (alpha + N/P beta)
 
-    of the slowest link in the ring. When not to use it: between nodes on slow Ethernet with more
-    than one worker per node, where `Torus2D` sends G times less per link, or where the model is so
-    large that even that does not fit behind the computation.
+    of the slowest link in the ring; where ranks follow the nodes, one worker of each node sends to
+    another node. When not to use it: see `Torus2D`; or where the model is so large that even the
+    best exact sum does not fit behind the computation.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -32,9 +33,4 @@ class Dense(Communication):
         return collectives.all_reduce(bucket, purpose="gradients")
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        p = topology.num_workers
-        one_node = topology.num_nodes == 1
-        alpha = model.local_alpha if one_node else model.cross_alpha
-        beta = model.local_beta if one_node else model.cross_beta
-        sent = traffic.ring_all_reduce(topology, 4 * n)
-        return Cost(seconds=2 * (p - 1) * (alpha + 4 * n / p * beta), bytes=sent)
+        return cost_model.all_reduce(topology, 4 * n, model)

@@ -1,0 +1,229 @@
+"""How long collectives take: the alpha-beta model of two link classes, as pure functions.
+
+A collective that S workers wait for, over links that all work at once, takes
+
+    T = phase + hops alpha + max(local bytes local_beta, cross bytes cross_beta)
+
+- *phase*: Horovod agrees by cycles on what all workers have ready, before the first byte moves. Collectives
+  that wait for one another pay it each.
+- *hops*: messages that wait for one another. They are the slower class's as soon as there are two nodes: a
+  group inside a node is an all-to-all with empty messages to all others.
+- *local bytes* are what the busiest worker sends inside its node, *cross bytes* what the busiest node sends to
+  others: its workers share one link. Links are full duplex, and as much arrives as leaves.
+
+| method                  | phases | hops                | local bytes  | cross bytes (G workers on each of M nodes) |
+|-------------------------|--------|---------------------|--------------|--------------------------------------------|
+| all_reduce GLOBAL       | 1      | 2(P-1)              | 2n(P-1)/P    | 2n(P-1)/P, one worker per node sends       |
+| all_gather GLOBAL       | 1      | P-1                 | n(P-1)       | n(P-1)                                     |
+| all_to_all GLOBAL       | 1      | 2                   | n(G-1)/P     | G n(P-G)/P                                 |
+| all_to_all LOCAL        | 1      | 2                   | n(G-1)/G     | 0                                          |
+| all_to_all CROSS        | 1      | 2                   | 0            | G n(M-1)/M                                 |
+| reduce_scatter          | 1      | as an all-to-all and a sum, whose time is not counted                   |
+| all_gather LOCAL, CROSS | 1      | as an all-to-all of S n bytes                                           |
+| all_reduce LOCAL, CROSS | 2      | as a reduce_scatter and an all_gather of n/S bytes                      |
+| broadcast               | 1      | 2 + 3 ceil(log2 P)  | n            | n per message that leaves a node           |
+
+An all-to-all exchanges the splits first (two hops); a broadcast is never in Horovod's cache, so that its
+request travels to rank 0 and the answer back by a tree. Rounding up to whole elements is the caller's.
+
+Source: Hockney, "The communication challenge for MPP", Parallel Computing 1994; algorithms as in Gloo.
+"""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from tf_sparse_strategy import traffic
+from tf_sparse_strategy.topology import Group, Topology
+from tf_sparse_strategy.traffic import Bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkModel:
+    """What a message costs inside a node and between nodes; see the module's formula.
+
+    Args:
+      local_alpha, cross_alpha: latency of one message inside a node and between nodes, seconds.
+      local_beta: seconds per byte that one worker sends inside its node, while all workers do.
+      cross_beta: seconds per byte of a node's link, which its workers share.
+      phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation.
+
+    Raises:
+      ValueError: a parameter is negative or not finite.
+
+    Example:
+      >>> model = LinkModel(local_alpha=3e-5, local_beta=1e-9, cross_alpha=1e-4, cross_beta=4e-8)
+      >>> LinkModel.from_json(model.to_json()) == model
+      True
+    """
+
+    local_alpha: float
+    local_beta: float
+    cross_alpha: float
+    cross_beta: float
+    phase: float = 0.0
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(
+                    f"LinkModel({name}={value!r}): seconds must be finite and at least 0; measure "
+                    "them with `tss doctor --measure`."
+                )
+
+    def to_json(self) -> str:
+        """The parameters, to be kept and given to `from_json`."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "LinkModel":
+        """The model that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+    def alpha(self, topology: Topology) -> float:
+        """Latency of a message that a collective waits for, seconds."""
+        return self.local_alpha if topology.num_nodes == 1 else self.cross_alpha
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a collective takes: seconds, and bytes this worker sends by link class."""
+
+    seconds: float = 0.0
+    bytes: Bytes = Bytes()
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.seconds + other.seconds, self.bytes + other.bytes)
+
+
+def all_reduce(topology: Topology, n: int, model: LinkModel, group: Group = Group.GLOBAL) -> Cost:
+    """Predicts `Collectives.all_reduce` of `n` bytes.
+
+    Args:
+      topology: of any one worker; seconds are the same for all, bytes are that worker's.
+      n: bytes each worker holds.
+      model: of the links.
+      group: who takes part.
+
+    Example:
+      >>> model = LinkModel(local_alpha=0, local_beta=1e-9, cross_alpha=1e-4, cross_beta=4e-8)
+      >>> round(all_reduce(Topology((0, 0, 1, 1), rank=0), 1 << 20, model).seconds, 4)
+      0.0635
+    """
+    if topology.is_trivial(group):
+        return Cost()
+    if group is Group.GLOBAL:
+        hops = 2 * (topology.num_workers - 1)
+        return _ring(topology, model, hops, traffic.ring_all_reduce(topology, n))
+    scattered = _exchange(topology, model, group, lambda size: n // size)
+    return scattered + _exchange(topology, model, group, lambda size: -(-n // size))
+
+
+def reduce_scatter(
+    topology: Topology, n: int, model: LinkModel, group: Group = Group.GLOBAL
+) -> Cost:
+    """Predicts `Collectives.reduce_scatter` of `n` bytes held by each worker."""
+    return all_to_all(topology, n, model, group)
+
+
+def all_gather(topology: Topology, n: int, model: LinkModel, group: Group = Group.GLOBAL) -> Cost:
+    """Predicts `Collectives.all_gather` of `n` bytes from each worker."""
+    if topology.is_trivial(group):
+        return Cost()
+    if group is Group.GLOBAL:
+        hops = topology.num_workers - 1
+        return _ring(topology, model, hops, traffic.ring_all_gather(topology, n))
+    return _exchange(topology, model, group, lambda _: n)
+
+
+def all_to_all(topology: Topology, n: int, model: LinkModel, group: Group = Group.GLOBAL) -> Cost:
+    """Predicts `Collectives.all_to_all` of `n` bytes in equal parts."""
+    return _exchange(topology, model, group, lambda size: n // size)
+
+
+def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Cost:
+    """Predicts `Collectives.broadcast` of `n` bytes: round d has 2^d senders."""
+    p = topology.num_workers
+    if p == 1:
+        return Cost()
+    rounds = (p - 1).bit_length()
+    seconds = model.phase + (2 + 3 * rounds) * model.alpha(topology)
+    for distance in (1 << d for d in range(rounds)):
+        local, leaving = 0, [0] * p
+        for virtual in range(min(distance, p - distance)):
+            sender, receiver = (virtual + root) % p, (virtual + distance + root) % p
+            if topology.nodes[sender] == topology.nodes[receiver]:
+                local = n
+            else:
+                leaving[sender] = n
+        busiest = max(_per_node(topology, leaving))
+        seconds += max(local * model.local_beta, busiest * model.cross_beta)
+    return Cost(seconds, traffic.binomial_broadcast(topology, n, root))
+
+
+def fit_line(samples: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+    """Fits seconds = a + b bytes to repeated timings of at least two sizes.
+
+    Least squares through the median of each size, so that a few disturbed timings do not matter;
+    neither result is negative.
+
+    Args:
+      samples: seconds by bytes.
+
+    Returns:
+      (a, seconds; b, seconds per byte).
+
+    Example:
+      >>> fit_line({1000: [2.0, 2.0, 9.0], 3000: [4.0]})
+      (1.0, 0.001)
+    """
+    sizes = list(samples)
+    times = [statistics.median(seconds) for seconds in samples.values()]
+    slope = max(0.0, statistics.linear_regression(sizes, times).slope)
+    start = statistics.fmean(times) - slope * statistics.fmean(sizes)
+    return max(0.0, start), slope
+
+
+def _ring(topology: Topology, model: LinkModel, hops: int, sent: Bytes) -> Cost:
+    """Each worker passes the same bytes to its neighbour; the slowest link sets the pace."""
+    nodes = topology.nodes
+    crosses = [int(node != nodes[rank - 1]) for rank, node in enumerate(nodes)]
+    local = sent.total if not all(crosses) else 0
+    cross = max(_per_node(topology, crosses)) * sent.total
+    return Cost(_seconds(topology, model, hops, local, cross), sent)
+
+
+def _exchange(
+    topology: Topology, model: LinkModel, group: Group, part: Callable[[int], int]
+) -> Cost:
+    """Everyone sends `part(S)` bytes to each of the others in its group of S workers."""
+    if topology.is_trivial(group):
+        return Cost()
+    sizes, p = topology.node_sizes, topology.num_workers
+    local = cross = 0
+    if group is Group.LOCAL:
+        local = max((g - 1) * part(g) for g in sizes)
+    elif group is Group.GLOBAL:
+        local = (max(sizes) - 1) * part(p)
+        cross = max(g * (p - g) for g in sizes) * part(p)
+    else:
+        columns = [sum(g > j for g in sizes) for j in range(max(sizes))]  # workers of local index j
+        cross = max(sum((m - 1) * part(m) for m in columns[:g]) for g in sizes)
+    own = topology.size(group)
+    sent = traffic.all_to_all(topology, group, own * part(own))
+    return Cost(_seconds(topology, model, 2, local, cross), sent)
+
+
+def _seconds(topology, model, hops, local, cross):
+    moving = max(local * model.local_beta, cross * model.cross_beta)
+    return model.phase + hops * model.alpha(topology) + moving
+
+
+def _per_node(topology, values):
+    """Sums over the workers of each node."""
+    sums = [0] * topology.num_nodes
+    for node, value in zip(topology.nodes, values, strict=True):
+        sums[node] += value
+    return sums
