@@ -230,9 +230,9 @@ def test_sites_tell_how_long_each_took(worker, traced):
     for _ in range(3):
         run(tf.zeros([2]))
     elapsed = time.time() - before
-    ((name, (calls, local, cross, starts, ends)),) = worker.sites.sites()
+    ((name, (calls, local, cross, starts, ends, ended)),) = worker.sites.sites()
     assert name == ("p.k.call.0" if traced else "p.k.eager")
-    assert (calls, local, cross) == (3, 1 * 3, 0)
+    assert (calls, local, cross, ended) == (3, 1 * 3, 0, 3)
     assert 0.15 <= (ends - starts) / 1e6 <= elapsed
     assert 0 <= starts / 3e6 + worker.sites.clock_start - before <= elapsed
 
@@ -244,3 +244,30 @@ def test_variables_are_made_outside_of_the_function(worker):
         step(tf.zeros([2]))
         step(tf.zeros([3]))
     assert [int(values[0]) for _, values in worker.sites.sites()] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_what_is_in_flight(worker, traced):
+    during = []
+
+    def fn(name, x):
+        def look(x):
+            during.append(worker.sites.in_flight())
+            if len(during) == 2:
+                raise ValueError("the second call fails")
+            return x
+
+        return tf.ensure_shape(tf.numpy_function(look, [x], tf.float32), [2])
+
+    def call(x):
+        return worker.sites.run("k", "p", Bytes(local=1), x, fn)
+
+    run = tf.function(call) if traced else call
+    name = "p.k.call.0" if traced else "p.k.eager"
+    run(tf.zeros([2]))
+    assert worker.sites.in_flight() == {}
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="the second call fails"):
+        run(tf.zeros([2]))
+    run(tf.zeros([2]))
+    assert during == [{name: 1}, {name: 2}, {name: 3}]
+    assert worker.sites.in_flight() == {}

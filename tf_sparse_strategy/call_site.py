@@ -15,8 +15,9 @@ Names therefore recur: in each iteration of a `tf.while_loop`, whose iterations 
 in each call of a function, and in functions of one name, such as two optimizers' `apply`. Each name
 owns a small variable that is updated before and after the operation: automatic control dependencies
 then put all operations of that name in program order, the same on every worker. The same variable
-counts calls and bytes and, in what is traced while `timed` is set, sums the times of start and end: the
-difference of two readings is what happened between them, and of one call exactly when it began and ended.
+counts calls, their ends and bytes and, in what is traced while `timed` is set, sums the times of start and
+end: the difference of two readings is what happened between them, and of one call exactly when it began and
+ended; what has begun and not ended is what this worker waits in.
 """
 
 import collections
@@ -42,6 +43,21 @@ def _function_path(graph) -> tuple[object, str]:
         graph = graph.outer_graph
 
 
+def _not_constant(x, calls):
+    """`x`, by a way that TensorFlow cannot take for a constant; copies nothing but a scalar.
+
+    Horovod's operations are not stateful, so that TensorFlow would run one on constants while
+    it optimizes the graph, once, and reuse the result in every step.
+    """
+    with tf.device("CPU:0"):
+        zero = tf.cast(tf.minimum(calls, 0), tf.int32)
+    if x.shape.rank == 0:
+        return x[tf.newaxis][zero]
+    whole = x[zero:]
+    whole.set_shape(x.shape)
+    return whole
+
+
 def plain_variable_class() -> type:
     """The class of a variable made outside any scope.
 
@@ -58,7 +74,7 @@ class CallSites:
     def __init__(self):
         self._variable_class = plain_variable_class()
         self._occurrences = weakref.WeakKeyDictionary()
-        self._eager_sites = collections.defaultdict(lambda: np.zeros(5, np.int64))
+        self._eager_sites = collections.defaultdict(lambda: np.zeros(6, np.int64))
         self._graph_sites: dict[str, tf.Variable] = {}
         self.timed = False  # whether functions traced from now on read the clock: costs a call into Python
         self.clock_start = time.time()  # Unix time, seconds, from which sites count microseconds
@@ -81,12 +97,12 @@ class CallSites:
         if tf.executing_eagerly():
             name = f"{purpose}.{kind}.eager"
             moved = cost if isinstance(cost, list) else cost.numpy().tolist()
-            begin = time.time() - self.clock_start
-            result = fn(name, x)
-            end = time.time() - self.clock_start
-            counted = [1, *moved, int(begin * 1e6), int(end * 1e6)]
-            self._eager_sites[name] += np.array(counted, np.int64)
-            return result
+            site = self._eager_sites[name]
+            site[:4] += np.array([1, *moved, self._microseconds()], np.int64)
+            try:
+                return fn(name, x)
+            finally:
+                site[4:] += np.array([self._microseconds(), 1], np.int64)
         graph, path = _function_path(tf.compat.v1.get_default_graph())
         counts = self._occurrences.setdefault(graph, collections.Counter())
         key = f"{purpose}.{kind}.{path}"
@@ -99,33 +115,23 @@ class CallSites:
     def _run_in_order(self, name, cost, x, fn):
         if name not in self._graph_sites:
             with tf.init_scope(), tf.device("CPU:0"):
-                site = self._variable_class([0] * 5, dtype=tf.int64, trainable=False)
+                site = self._variable_class([0] * 6, dtype=tf.int64, trainable=False)
             self._graph_sites[name] = site
         site = self._graph_sites[name]
         with tf.control_dependencies([x]), tf.device("CPU:0"):
-            one, zero = tf.ones([1], tf.int64), tf.zeros([1], tf.int64)
-            begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(site), zero], axis=0)
+            one, zeros = tf.ones([1], tf.int64), tf.zeros([2], tf.int64)
+            begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(site), zeros], axis=0)
             before = site.assign_add(begin, read_value=False)
+        with tf.control_dependencies([before]), tf.device("CPU:0"):
+            counted = site.read_value()
         with tf.control_dependencies([before]):
-            result = fn(name, self._not_constant(x, site))
+            result = fn(name, _not_constant(x, counted[0]))
         with tf.control_dependencies([result]), tf.device("CPU:0"):
-            end = tf.concat([tf.zeros([4], tf.int64), self._now(site)], axis=0)
+            # Not 1: a call that failed has ended as well.
+            ended = counted[:1] - counted[5:]
+            end = tf.concat([tf.zeros([4], tf.int64), self._now(site), ended], axis=0)
             site.assign_add(end, read_value=False)
         return result
-
-    def _not_constant(self, x, site):
-        """`x`, by a way that TensorFlow cannot take for a constant; copies nothing but a scalar.
-
-        Horovod's operations are not stateful, so that TensorFlow would run one on constants while
-        it optimizes the graph, once, and reuse the result in every step.
-        """
-        with tf.device("CPU:0"):
-            zero = tf.cast(tf.minimum(site.read_value()[0], 0), tf.int32)
-        if x.shape.rank == 0:
-            return x[tf.newaxis][zero]
-        whole = x[zero:]
-        whole.set_shape(x.shape)
-        return whole
 
     def _now(self, site):
         """int64 [1], microseconds; 0 where times are not wanted.
@@ -138,22 +144,37 @@ class CallSites:
             return tf.zeros([1], tf.int64)
 
         def read_clock(_):
-            return np.array([(time.time() - self.clock_start) * 1e6], np.int64)
+            return np.array([self._microseconds()], np.int64)
 
         calls = site.read_value()[0]
         now = tf.numpy_function(read_clock, [calls], tf.int64, stateful=False)
         return tf.ensure_shape(now, [1])
 
+    def _microseconds(self) -> int:
+        return int((time.time() - self.clock_start) * 1e6)
+
     def sites(self) -> list[tuple[str, np.ndarray]]:
-        """(name, int64 [calls, local bytes, cross bytes, sum of starts, of ends]) of each place.
+        """(name, int64 [calls, local bytes, cross bytes, sum of starts, of ends, ended calls]) of each place.
 
         Cumulative. Starts and ends are microseconds since `clock_start`. Eager calls of one kind
-        and purpose are one place.
+        and purpose are one place. May be called from any thread; costs some microseconds per place.
         """
-        graph_sites = [(name, site.numpy()) for name, site in self._graph_sites.items()]
-        return [(name, site.copy()) for name, site in self._eager_sites.items()] + graph_sites
+        eager_sites = [(name, site.copy()) for name, site in list(self._eager_sites.items())]
+        graph_sites = [
+            # Not `site.numpy()`, which takes ten times as long.
+            (name, tf.raw_ops.ReadVariableOp(resource=site.handle, dtype=tf.int64).numpy())
+            for name, site in list(self._graph_sites.items())
+        ]
+        return eager_sites + graph_sites
+
+    def in_flight(self) -> dict[str, int]:
+        """The places whose operation has its input and not yet its result, and the number of that call.
+
+        A call in a graph that failed counts as in flight until the next one there has ended.
+        """
+        return {name: int(site[0]) for name, site in self.sites() if site[0] > site[5]}
 
     def traffic(self) -> tuple[int, Bytes]:
         """(calls, bytes) this worker has issued and sent so far, eager and in graphs."""
-        calls, local, cross, *_ = sum((site for _, site in self.sites()), np.zeros(5, np.int64))
+        calls, local, cross, *_ = sum((site for _, site in self.sites()), np.zeros(6, np.int64))
         return int(calls), Bytes(local=int(local), cross=int(cross))

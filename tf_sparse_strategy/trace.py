@@ -54,7 +54,7 @@ def site_spans(before, after, clock_start: float, step: int) -> list[Span]:
         calls, local, cross = change[:3].tolist()
         if calls == 0:
             continue
-        begin, end = (change[3:] // calls + int(clock_start * 1e6)).tolist()
+        begin, end = (change[3:5] // calls + int(clock_start * 1e6)).tolist()
         details = {"step": step, "local_bytes": local, "cross_bytes": cross, "place": name}
         if calls > 1:
             details["note"] = f"mean of {calls} calls"
