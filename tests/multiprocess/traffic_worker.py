@@ -1,7 +1,8 @@
-"""One worker that compares the bytes it counts with those the loopback interface carries.
+"""One worker that compares the bytes it counts with those that cross its node's interfaces.
 
-Rank 0 prints one JSON line {operation: [counted over all workers, carried by the interface]}. Meant
-for a network namespace of its own, where nothing else uses the interface.
+Rank 0 prints one JSON line {operation: {"local": [counted, carried], "cross": [counted, carried]}},
+sums over all workers and nodes. Meant for netlab, where nothing else uses the interfaces: workers of
+one node talk over `lo`, nodes over their link.
 """
 
 import json
@@ -15,17 +16,20 @@ from tf_sparse_strategy import collectives
 from tf_sparse_strategy.topology import Group
 
 ROWS = 1 << 20  # of 8 bytes each
+INTERFACES = {"local": "lo", "cross": "eth0"}
 
 
-def carried_by_loopback() -> int:
-    """Bytes sent over this namespace's loopback interface so far."""
-    [line] = re.findall(r"^\s*lo:(.*)$", pathlib.Path("/proc/self/net/dev").read_text(), re.M)
+def sent_over(interface: str) -> int:
+    """Bytes sent over an interface of this node so far."""
+    table = pathlib.Path("/proc/self/net/dev").read_text()
+    [line] = re.findall(rf"^\s*{interface}:(.*)$", table, re.M)
     return int(line.split()[8])
 
 
 def main() -> None:
     collectives.start()
     comm = collectives.Collectives(collectives.find_topology())
+    first_of_node = comm.topology.local == 0
     x = tf.random.normal([ROWS, 2], seed=comm.topology.rank)
     flat = tf.reshape(x, [-1])
     operations = {
@@ -39,15 +43,24 @@ def main() -> None:
         "all_gather local": lambda: comm.all_gather(x, Group.LOCAL),
         "not counted": lambda: hvd.allreduce(x, op=hvd.Sum, name="behind_our_back"),
     }
+
+    def bytes_so_far() -> tf.Tensor:
+        """[local, cross] x [counted by this worker, carried for this node]."""
+        counted = comm.traffic()[1]
+        carried = {link: sent_over(name) * first_of_node for link, name in INTERFACES.items()}
+        return tf.constant(
+            [[getattr(counted, link), carried[link]] for link in INTERFACES], tf.int64
+        )
+
     report = {}
     for name, operation in operations.items():
         comm.barrier()
-        before, carried = comm.traffic()[1].total, carried_by_loopback()
+        before = bytes_so_far()
         comm.barrier()  # nobody starts before all have read
         operation()
-        counted = comm.traffic()[1].total - before
-        counted = int(comm.all_reduce(tf.constant(counted, tf.int64)))  # all are through
-        report[name] = [counted, carried_by_loopback() - carried]
+        comm.barrier()  # all are through
+        totals = comm.all_reduce(bytes_so_far() - before).numpy().tolist()
+        report[name] = dict(zip(INTERFACES, totals, strict=True))
     if comm.topology.rank == 0:
         print(json.dumps(report), flush=True)
     comm.barrier()

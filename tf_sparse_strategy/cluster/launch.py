@@ -117,6 +117,8 @@ class _Rank:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 for child in path.read_text().split():
                     os.kill(int(child), number)
+                    if number == signal.SIGCONT:
+                        self.wake()
                     return
             time.sleep(0.01)  # it is about to start, or has just ended
 
@@ -127,7 +129,7 @@ class _Rank:
             self.signal(signal.SIGTERM)
 
     def wake(self) -> None:
-        """Lets the process that we started see the end of its child: it stops when that stops."""
+        """Lets the process that we started look after its child again: it stops with it."""
         self._process.send_signal(signal.SIGCONT)
 
     def result(self) -> RankResult:
@@ -180,10 +182,10 @@ class Job:
                 "PYTHONUNBUFFERED": "1",
                 **{name: str(value) for name, value in launcher.items()},
             }
-            begin = time.monotonic()
+            self.begin = time.monotonic()
             for slot in slots:
                 node = by_name[slot.hostname]
-                self._ranks.append(_Rank(slot, node, command, full, begin, echo))
+                self._ranks.append(_Rank(slot, node, command, full, self.begin, echo))
             self._opened = self._opened.pop_all()
 
     def __enter__(self) -> Job:
@@ -197,7 +199,7 @@ class Job:
         return [rank.slot.rank for rank in self._ranks if rank.running]
 
     def signal(self, rank: int, number: int) -> None:
-        """Sends a signal, e.g. `signal.SIGKILL` or `signal.SIGSTOP`, to a rank."""
+        """Sends a signal, e.g. `signal.SIGKILL`, `SIGSTOP` or `SIGCONT`, to a rank."""
         self._ranks[rank].signal(number)
 
     def failed(self) -> bool:

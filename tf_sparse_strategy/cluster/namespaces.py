@@ -28,11 +28,17 @@ INTERFACE = "eth0"  # the name of a node's only link
 MOST_NODES = 250
 _SUBNET = ipaddress.ip_network("10.0.0.0/24")  # of every network: they do not see each other
 _NODE_FLAGS = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_SBIN = os.pathsep.join(["/usr/sbin", "/sbin"])  # not on everybody's PATH, not even on every root's
 _PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 # What a fresh network namespace needs; without IPv6's chatter the counters count the job alone.
-_QUIET = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo up"
-_NODE_SETUP = f"""
-mount --bind "$2" /etc/hosts && mount -t sysfs sysfs /sys && echo "$1" > /proc/sys/kernel/hostname || exit
+_QUIET = f"""PATH="$PATH:{_SBIN}"
+echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
+ip link set lo up"""
+_NODE_SETUP = f"""set -e
+mount --bind "$2" /etc/hosts
+mount -t sysfs sysfs /sys
+echo "$1" > /proc/sys/kernel/hostname
+set +e
 {_QUIET}"""
 
 
@@ -58,12 +64,9 @@ def check_machine() -> None:
         raise NetlabError("netlab needs Linux's network namespaces: run it in a Linux machine.")
     if os.geteuid() != 0:
         raise NetlabError("netlab needs root to make network namespaces: run it with sudo.")
-    for tool, package in _PACKAGES.items():
-        if shutil.which(tool) is None:
-            raise NetlabError(f"netlab needs {tool!r}: run `apt-get install {package}`.")
-    trial = ["tc", "qdisc", "add", "dev", "lo", "root", *shaper(10**6).split()]
+    trial = [_tool("tc"), "qdisc", "add", "dev", "lo", "root", *shaper(10**6).split()]
     probe = subprocess.run(
-        ["unshare", *_NODE_FLAGS, *trial], capture_output=True, text=True, check=False
+        [_tool("unshare"), *_NODE_FLAGS, *trial], capture_output=True, text=True, check=False
     )
     if probe.returncode:
         reason = " ".join(probe.stderr.split())
@@ -77,13 +80,21 @@ def check_machine() -> None:
         )
 
 
+def _tool(name: str) -> str:
+    """Returns the path of a program."""
+    path = shutil.which(name, path=os.environ.get("PATH", os.defpath) + os.pathsep + _SBIN)
+    if path is None:
+        raise NetlabError(f"netlab needs {name!r}: run `apt-get install {_PACKAGES[name]}`.")
+    return path
+
+
 class _Space:
     """Namespaces held by a process that ends when its pipe from here closes."""
 
     def __init__(self, flags: tuple[str, ...], setup: str, *arguments: str):
         script = f"{setup} && echo ready && exec cat"
         self._holder = subprocess.Popen(
-            ["unshare", *flags, "sh", "-c", script, "netlab", *arguments],
+            [_tool("unshare"), *flags, "sh", "-c", script, "netlab", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -102,7 +113,7 @@ class _Space:
     def call(self, *command: str, lines: list[str]) -> None:
         """Runs a command in this network with `lines` as its input."""
         result = subprocess.run(
-            ["nsenter", f"--net=/proc/{self.pid}/ns/net", *command],
+            [_tool("nsenter"), f"--net=/proc/{self.pid}/ns/net", _tool(command[0]), *command[1:]],
             input="\n".join(lines) + "\n",
             capture_output=True,
             text=True,
@@ -128,13 +139,13 @@ class Node(_Space):
         """Returns the command that runs `command` on this node, in the directory of the caller."""
         spaces = {"net": "net", "uts": "uts", "mount": "mnt", "pid": "pid_for_children"}
         enter = [f"--{name}=/proc/{self.pid}/ns/{file}" for name, file in spaces.items()]
-        return ["nsenter", *enter, "env", f"--chdir={os.getcwd()}", *command]
+        return [_tool("nsenter"), *enter, "env", f"--chdir={os.getcwd()}", *command]
 
     def kill_all(self) -> None:
         """Ends every process on this node."""
         enter = f"--pid=/proc/{self.pid}/ns/pid_for_children"
         subprocess.run(
-            ["nsenter", enter, "sh", "-c", "kill -9 -1"], capture_output=True, check=False
+            [_tool("nsenter"), enter, "sh", "-c", "kill -9 -1"], capture_output=True, check=False
         )
 
     def within_network(self, function: Callable):

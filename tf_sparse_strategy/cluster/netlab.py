@@ -111,12 +111,10 @@ class Netlab(Network):
             fault.check(len(self.nodes), self.local * len(self.nodes))
         pending = sorted(faults, key=lambda fault: fault.seconds, reverse=True)
         carried = self.traffic()
-        begin = time.monotonic()
-        deadline = begin + timeout
         with self.start(command, env, echo) as job:
-            failed = False
+            deadline, failed = job.begin + timeout, False
             while job.running() and time.monotonic() < deadline:
-                while pending and time.monotonic() >= begin + pending[-1].seconds:
+                while pending and time.monotonic() >= job.begin + pending[-1].seconds:
                     self._inflict(pending.pop(), job)
                 if not failed and job.failed():
                     failed = True
@@ -124,7 +122,7 @@ class Netlab(Network):
                 time.sleep(0.02)
             job.end()
             ranks = job.results()
-        seconds = round(time.monotonic() - begin, 3)
+        seconds = round(time.monotonic() - job.begin, 3)
         links = [now - before for now, before in zip(self.traffic(), carried, strict=True)]
         return Result(_exit_code(ranks), seconds, ranks, links)
 
