@@ -118,7 +118,7 @@ def tss_cc_library(name, srcs = [], hdrs = [], deps = [], copts = []):
     )
 
 def tss_cc_test(name, srcs = None, deps = [], size = "small"):
-    """A GoogleTest program; `bazel test --config=asan` or `--config=ubsan` instruments it.
+    """A GoogleTest program; `bazel test --config=sanitizers` instruments it.
 
     Args:
       name: target name; the source is <name>.cc unless `srcs` says otherwise.

@@ -1,30 +1,39 @@
 """`make test`: builds and tests every target, then says how many cases ran."""
 
+import dataclasses
 import pathlib
 import subprocess
 import sys
 
-from tools.bazel.report import read_events, summary
+from tools.bazel.report import TargetResult, read_events, summary
 
 EVENTS = pathlib.Path(".cache/bazel_events.json")
+# The C++ tests once more, with AddressSanitizer and UndefinedBehaviorSanitizer.
+SANITIZERS = "sanitizers"
+
+
+def run(*options: str) -> tuple[int, list[TargetResult] | None]:
+    """`bazel test options //...`: (exit code, results or None where no test was reached)."""
+    EVENTS.unlink(missing_ok=True)
+    # --keep_going: one broken target must not hide the results of the others.
+    command = ["bazel", "test", "--keep_going", f"--build_event_json_file={EVENTS}", *options]
+    code = subprocess.call([*command, "//..."])
+    return code, read_events(EVENTS.read_text().splitlines()) if EVENTS.exists() else None
 
 
 def main() -> int:
     """Returns 0 when everything builds and every case passes, else 1."""
-    EVENTS.unlink(missing_ok=True)
-    # --keep_going: one broken target must not hide the results of the others.
     build = subprocess.call(["bazel", "build", "--keep_going", "//..."])
-    test = subprocess.call(
-        ["bazel", "test", "--keep_going", f"--build_event_json_file={EVENTS}", "//..."]
-    )
-    if not EVENTS.exists():
+    test, results = run()
+    sanitized, more = run(f"--config={SANITIZERS}")
+    if results is None or more is None:
         print("Bazel stopped before any test: see its message above.", file=sys.stderr)
         return 1
-    results = read_events(EVENTS.read_text().splitlines())
+    results += [dataclasses.replace(r, label=f"{r.label} ({SANITIZERS})") for r in more]
     print("\n" + summary(results))
     if build:
         print("bazel build //... failed: see its message above.", file=sys.stderr)
-    return int(bool(build or test or any(result.failed for result in results)))
+    return int(bool(build or test or sanitized or any(result.failed for result in results)))
 
 
 if __name__ == "__main__":
