@@ -10,7 +10,11 @@ import tf_sparse_strategy
 
 # Each module has `main(arguments) -> exit code`.
 _COMMANDS = {
-    "netlab": ("tf_sparse_strategy.cluster.netlab_command", "run a job on an emulated cluster"),
+    "doctor": ("tf_sparse_strategy.cluster.doctor", "examine the machines of a job before the job"),
+    "netlab": (
+        "tf_sparse_strategy.cluster.netlab_command",
+        "run a job on a cluster emulated on this machine",
+    ),
 }
 
 

@@ -64,6 +64,11 @@ def local_rank() -> int:
     return hvd.local_rank()
 
 
+def features() -> dict[str, bool]:
+    """Which transports Horovod's library was built with; needs no start."""
+    return {"gloo": bool(hvd.gloo_built()), "nccl": bool(hvd.nccl_built())}
+
+
 class Collectives:
     """The collective operations of one worker; counts the bytes they send.
 

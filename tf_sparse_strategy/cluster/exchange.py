@@ -1,0 +1,95 @@
+"""How the processes of `tss doctor` tell each other what they found, before Horovod can connect.
+
+Under a launcher through the store that it keeps for Horovod's rendezvous, over ssh through standard
+input and output. Both need less than a job does: no port but those in use already.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+PATIENCE = 120  # seconds for the slowest to examine itself: TensorFlow is imported meanwhile
+LINE = "tss doctor: "  # before what is meant for us: a login shell may print what it likes
+
+
+class ExchangeError(RuntimeError):
+    """No way to the others; the message says which and what to do."""
+
+
+class Exchange(Protocol):
+    """Called by every process in the same order."""
+
+    rank: int
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Returns every process's value, in rank order; None for those that did not answer."""
+
+
+class Alone:
+    """One process."""
+
+    rank = 0
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class ThroughRendezvous:
+    """The ranks of a job, through the launcher's store: plain HTTP, as Horovod will use it."""
+
+    def __init__(self, environment: Mapping[str, str], patience: float = PATIENCE):
+        self.rank = int(environment["HOROVOD_RANK"])
+        self._size = int(environment["HOROVOD_SIZE"])
+        self._host = environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        self._port = int(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        self._patience = patience
+        self._round = 0
+
+    def all_gather(self, value: Any) -> list[Any]:
+        scope, self._round = f"tss_doctor_{self._round}", self._round + 1
+        self._request("PUT", f"/{scope}/{self.rank}", json.dumps(value))
+        deadline = time.monotonic() + self._patience
+        values = [None] * self._size
+        missing = set(range(self._size))
+        while missing and time.monotonic() < deadline:
+            for rank in sorted(missing):
+                answer = self._request("GET", f"/{scope}/{rank}")
+                if answer is not None:
+                    values[rank] = json.loads(answer)
+                    missing.remove(rank)
+            time.sleep(0.05)
+        return values
+
+    def _request(self, method: str, path: str, body: str | None = None) -> bytes | None:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.read() if response.status == http.client.OK else None
+        except OSError as error:
+            raise ExchangeError(
+                f"rank {self.rank} cannot reach the launcher's rendezvous at "
+                f"{self._host}:{self._port} ({error}): allow TCP to every port between the nodes, "
+                "and start the job from one of them."
+            ) from error
+        finally:
+            connection.close()
+
+
+class ThroughPipe:
+    """A process that another one started, on any machine, and to whose output that one listens."""
+
+    def __init__(self, rank: int):
+        self.rank = rank
+
+    def all_gather(self, value: Any) -> list[Any]:
+        print(LINE + json.dumps(value), flush=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            raise ExchangeError("the process that started this one has gone.")
+        return json.loads(answer)

@@ -1,0 +1,135 @@
+"""What `tss doctor` finds out on one machine: facts as plain data, no judgement (checks.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import re
+import socket
+import struct
+import subprocess
+import sys
+from typing import Any
+
+_PACKAGE = pathlib.Path(__file__).parents[1]
+_DISTRIBUTIONS = ("tensorflow", "keras", "tf_keras", "horovod", "numpy")
+# Settings that every worker must share; those of one worker or of its logs are left out.
+_SHARED = re.compile(
+    r"KERAS_BACKEND|TF_USE_LEGACY_KERAS|HOROVOD_(?!(RANK|SIZE|LOCAL_|CROSS_|HOSTNAME|GLOO_IFACE|"
+    r"GLOO_RENDEZVOUS_|LOG_|TIMELINE|STALL_)).*"
+)
+_PORTS_PER_WORKER = 16  # Gloo listens on three; the rest are for what the program itself opens
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR: the IPv4 address of an interface
+
+
+def collect() -> dict[str, Any]:
+    """Returns what is known of this machine and this process; takes some seconds.
+
+    Keys:
+      host: the launcher's name for this machine; name: its own.
+      name_address: what its own name resolves to, or None; name_is_here: whether it is its own.
+      interfaces: {name: IPv4 address}.
+      interface: HOROVOD_GLOO_IFACE, or None.
+      launched: whether a launcher chose the interface already.
+      workers: on this machine.
+      versions: {package: version or None}.
+      settings: {environment variable: value}, of those all workers must share.
+      runtime: {"gloo", "nccl": built in; "gpus": number} or {"error": why Horovod does not load}.
+    """
+    name = socket.gethostname()
+    address = _resolve(name)
+    return {
+        "host": os.environ.get("HOROVOD_HOSTNAME", name),
+        "name": name,
+        "name_address": address,
+        "name_is_here": address is not None and is_own(address),
+        "interfaces": interfaces(),
+        "interface": os.environ.get("HOROVOD_GLOO_IFACE"),
+        "launched": "HOROVOD_RANK" in os.environ,
+        "workers": int(os.environ.get("HOROVOD_LOCAL_SIZE", 1)),
+        "versions": versions(),
+        "settings": {n: v for n, v in sorted(os.environ.items()) if _SHARED.fullmatch(n)},
+        "runtime": runtime(),
+    }
+
+
+def _resolve(name: str) -> str | None:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return None
+
+
+def is_own(address: str) -> bool:
+    """Whether an IPv4 address is one of this machine's: only those can be bound."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def interfaces() -> dict[str, str]:
+    """IPv4 addresses of the network interfaces that have one."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                request = struct.pack("256s", name.encode())
+                reply = fcntl.ioctl(asked.fileno(), _GET_ADDRESS, request)
+                found[name] = socket.inet_ntoa(reply[20:24])
+    return found
+
+
+def versions() -> dict[str, str | None]:
+    """Of everything that must be equal on all machines; ours is a digest of its sources."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(str(path.relative_to(_PACKAGE)).encode() + path.read_bytes())
+    return found | {"tf_sparse_strategy": f"sources {digest.hexdigest()}"}
+
+
+def runtime() -> dict[str, Any]:
+    """What Horovod's library says of itself, asked in a process that may crash."""
+    paths = os.pathsep.join([str(_PACKAGE.parent), *filter(None, sys.path)])
+    program = [sys.executable, "-m", "tf_sparse_strategy.cluster.runtime_probe"]
+    result = subprocess.run(
+        program,
+        env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode == 0:
+        return json.loads(result.stdout.splitlines()[-1])
+    last = result.stderr.strip().splitlines()[-1:]
+    return {"error": " ".join(last) or f"exit code {result.returncode}"}
+
+
+def ports_wanted(workers: int) -> int:
+    """How many ports a machine with so many workers should be able to open."""
+    return _PORTS_PER_WORKER * workers
+
+
+def free_ports(address: str, wanted: int) -> tuple[int, str | None]:
+    """Opens ports on `address`, all at once: (how many it got, the error that stopped it)."""
+    with contextlib.ExitStack() as opened:
+        for number in range(wanted):
+            try:
+                opened.enter_context(socket.create_server((address, 0)))
+            except OSError as error:
+                return number, error.strerror
+    return wanted, None
