@@ -5,7 +5,14 @@ import dataclasses
 import pytest
 
 from tf_sparse_strategy import communication
-from tf_sparse_strategy.communication import Dense, LinkModel, Torus2D
+from tf_sparse_strategy.communication import (
+    Dense,
+    HiTopK,
+    LinkModel,
+    ShardedTopK,
+    TopKAllGather,
+    Torus2D,
+)
 from tf_sparse_strategy.topology import Group, Topology
 from tf_sparse_strategy.traffic import Bytes
 
@@ -17,12 +24,14 @@ TWO_BY_TWO = Topology(nodes=(0, 0, 1, 1), rank=0)
 def test_get_by_name_and_by_instance():
     assert communication.get("dense") == Dense()
     assert communication.get("torus2d") == Torus2D()
+    assert communication.get("hitopk") == HiTopK() and communication.get("shardedtopk") == ShardedTopK()
+    assert communication.get("topkallgather") == TopKAllGather()
     scheme = Torus2D()
     assert communication.get(scheme) is scheme
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(ValueError, match=r"communication='ring' is unknown.*'dense', 'torus2d'"):
+    with pytest.raises(ValueError, match=r"communication='ring' is unknown.*'dense', 'hitopk', .*'torus2d'"):
         communication.get("ring")
 
 

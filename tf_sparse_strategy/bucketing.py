@@ -5,6 +5,7 @@ the variables: the first bucket is complete, and on its way, while earlier layer
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 
@@ -61,6 +62,12 @@ class BucketPlan:
     """
 
     buckets: tuple[BucketSpec, ...]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """All tensors, in the order of the model's variables."""
+        placed = (zip(b.positions, b.tensors, strict=True) for b in self.buckets)
+        return tuple(tensor for _, tensor in sorted(itertools.chain(*placed), key=lambda x: x[0]))
 
     @classmethod
     def build(cls, tensors: Sequence[TensorSpec], max_bytes: int) -> "BucketPlan":

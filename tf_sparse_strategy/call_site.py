@@ -21,6 +21,7 @@ ended; what has begun and not ended is what this worker waits in.
 """
 
 import collections
+import functools
 import re
 import time
 import weakref
@@ -58,8 +59,9 @@ def _not_constant(x, calls):
     return whole
 
 
+@functools.cache
 def plain_variable_class() -> type:
-    """The class of a variable made outside any scope.
+    """The class of a variable made outside any scope, where this must first be called.
 
     Calling it makes a variable of this worker alone wherever the caller stands: unlike
     `tf.Variable`, it asks no `strategy.scope()` and no `tf.function` how to create it.

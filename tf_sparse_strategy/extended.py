@@ -122,6 +122,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
         self.collectives = collectives
         self.gradients = GradientReducer(communication, collectives, bucket_bytes)
+        self.gradients.memory.distribute_strategy = container_strategy
         self.steps = StepCounter()
         topology = collectives.topology
         self._rank, self._size = topology.rank, topology.num_workers

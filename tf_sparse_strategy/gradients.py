@@ -5,14 +5,19 @@ import tensorflow as tf
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.memory import Memory
+from tf_sparse_strategy.residual import State, commit
 
 
 class GradientReducer:
     """Sums lists of gradients over the workers.
 
-    Dense gradients travel in buckets through `communication`. `tf.IndexedSlices` are gathered
-    whole: indices and values of all workers one after the other, which sums to the same dense
-    gradient.
+    Dense gradients travel in buckets through `communication`, which may remember something of each
+    bucket: `memory`. `tf.IndexedSlices` are sparse already and lose nothing: rows of one index are
+    added on each worker, then indices and values of all workers are gathered one after the other.
+
+    What schemes remember is written once all buckets of a list are reduced, and only if all of it, and
+    all gathered slices, are finite: a step that loss scaling will skip changes no residual.
 
     Args:
       communication: sums one flat bucket.
@@ -24,7 +29,7 @@ class GradientReducer:
         self.communication = communication
         self._collectives = collectives
         self._bucket_bytes = bucket_bytes
-        self._states: dict[tuple, dict[str, tf.Variable]] = {}
+        self.memory = Memory(communication, collectives)
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, pairs) -> list:
@@ -43,38 +48,36 @@ class GradientReducer:
             else:
                 dense.append((position, tf.convert_to_tensor(gradient), variable))
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
-        for bucket in plan.buckets:
+        states = self.memory.of(plan)
+        for bucket, state in zip(plan.buckets, states, strict=True):
             members = [dense[p] for p in bucket.positions]
-            summed = self._reduce_bucket(bucket, [gradient for _, gradient, _ in members])
+            summed = self._reduce_bucket(bucket, state, [gradient for _, gradient, _ in members])
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
+        if any(state.staged for state in states):
+            slices = [g.values for g in reduced if isinstance(g, tf.IndexedSlices)]
+            commit(states, [tf.reduce_all(tf.math.is_finite(values)) for values in slices])
         return reduced
 
     def reduce_sparse(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-        """Concatenates all workers' slices: duplicate indices add up where they are applied."""
+        """Gathers all workers' slices: indices of several workers add up where they are applied."""
         gather = self._collectives.all_gather
+        indices, place = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
         return tf.IndexedSlices(
-            gather(gradient.values, purpose="sparse_gradient_values"),
-            gather(gradient.indices, purpose="sparse_gradient_indices"),
+            gather(values, purpose="sparse_gradient_values"),
+            gather(indices, purpose="sparse_gradient_indices"),
             gradient.dense_shape,
         )
 
-    def _reduce_bucket(self, bucket: BucketSpec, gradients: list) -> list:
+    def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list) -> list:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         packed = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
-        summed = self.communication.reduce(packed, self._state(bucket), self._collectives)
+        summed = self.communication.reduce(packed, state, self._collectives)
         parts = [summed] if len(flat) == 1 else tf.split(summed, bucket.sizes)
         return [
             tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors, strict=True)
         ]
-
-    def _state(self, bucket: BucketSpec) -> dict[str, tf.Variable]:
-        if bucket.key not in self._states:
-            with tf.init_scope():
-                self._states[bucket.key] = self.communication.state(
-                    bucket, self._collectives.topology
-                )
-        return self._states[bucket.key]
 
 
 def _spec(gradient: tf.Tensor, variable: tf.Variable) -> TensorSpec:

@@ -7,7 +7,7 @@ tf_keras does, and lets the others write into directories beside the chief's.
 |-------------------------------------------|------------------------------------------------------|
 | save, save_weights, export, of any format | returns                                              |
 | ModelCheckpoint (Keras 3)                 | keeps `best`, makes no directory                     |
-| BackupAndRestore (Keras 3)                | saves and deletes nothing                            |
+| BackupAndRestore (Keras 3)                | saves and deletes nothing but its share of residuals |
 | CSVLogger                                 | does nothing                                         |
 | TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |
 | temporary directories of tf_keras         | are private, instead of beside the chief's files     |
@@ -45,7 +45,7 @@ def install_keras3() -> None:
 
     wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
     wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
-    wrap(callbacks.BackupAndRestore, "_save_model", _chief_only)
+    wrap(callbacks.BackupAndRestore, "_save_model", _back_up)
     wrap(callbacks.BackupAndRestore, "on_train_end", _chief_only)
     _wrap_csv_logger(callbacks.CSVLogger)
     wrap(callbacks.TensorBoard, "set_model", _log_privately)
@@ -56,7 +56,7 @@ def install_tf_keras() -> None:
     """Installs the hooks on tf_keras. Idempotent."""
     import tf_keras
     from tf_keras.src import callbacks
-    from tf_keras.src.distribute import distributed_file_utils
+    from tf_keras.src.distribute import distributed_file_utils, worker_training_state
     from tf_keras.src.engine.training import Model
     from tf_keras.src.saving import saving_api, saving_lib
     from tf_keras.src.saving.legacy import hdf5_format
@@ -72,6 +72,7 @@ def install_tf_keras() -> None:
     _wrap_loads(saving_api, (tf_keras.saving, tf_keras.models))
 
     wrap(callbacks.BackupAndRestore, "on_train_end", _forget_training_state)
+    wrap(worker_training_state.WorkerTrainingState, "__init__", _back_up_residual)
     _wrap_csv_logger(callbacks.CSVLogger)
     wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
 
@@ -141,13 +142,35 @@ def _keep_best(original, callback, epoch, batch, logs):
     return callback._should_save_model(epoch, batch, logs, path)
 
 
+def _back_up(original, callback):
+    if not _is_follower(callback.model):
+        original(callback)
+    extended = _extended_of(callback.model)
+    if extended is not None and extended.gradients.memory.has_content:
+        extended.gradients.memory.save(_residual_path(callback))
+
+
 def _begin_from_backup(original, callback, logs=None):
     extended = _extended_of(callback.model)
     if extended is None:
         return original(callback, logs)
-    return saving.load_together(
-        extended, callback._weights_path, lambda _: original(callback, logs)
-    )
+
+    def begin(_):
+        original(callback, logs)
+        extended.gradients.memory.load(_residual_path(callback))
+
+    return saving.load_together(extended, callback._weights_path, begin)
+
+
+def _residual_path(callback) -> str:
+    return os.path.join(callback.backup_dir, "residual.npz")
+
+
+def _back_up_residual(original, training_state, model, *args, **kwargs):
+    original(training_state, model, *args, **kwargs)
+    extended = _extended_of(model)
+    if extended is not None:
+        training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
 
 
 def _forget_training_state(original, callback, logs=None):

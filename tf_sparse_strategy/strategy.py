@@ -7,6 +7,7 @@ from tf_sparse_strategy import collectives, keras_hooks, saving
 from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
+from tf_sparse_strategy.memory import Memory
 from tf_sparse_strategy.topology import Topology
 
 
@@ -69,6 +70,11 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     def communication(self) -> Communication:
         """How gradients are summed."""
         return self.extended.gradients.communication
+
+    @property
+    def residual(self) -> Memory:
+        """What sparse communication has not sent yet; make it part of a `tf.train.Checkpoint`."""
+        return self.extended.gradients.memory
 
     @property
     def cluster_resolver(self):

@@ -49,6 +49,10 @@ class Topology:
         order = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         return cls(nodes=tuple(order[key] for key in keys), rank=rank)
 
+    def of(self, rank: int) -> "Topology":
+        """The same workers, seen from `rank`."""
+        return dataclasses.replace(self, rank=rank)
+
     @property
     def num_workers(self) -> int:
         """P."""
@@ -93,7 +97,7 @@ class Topology:
         return tuple(
             rank
             for rank in range(self.num_workers)
-            if dataclasses.replace(self, rank=rank).local == self.local
+            if self.of(rank).local == self.local
         )
 
     def size(self, group: Group) -> int:

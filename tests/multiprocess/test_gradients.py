@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_strategy.communication import Dense
+from tf_sparse_strategy.communication import Dense, TopKAllGather
 from tf_sparse_strategy.gradients import GradientReducer
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
@@ -85,7 +85,59 @@ def test_state_is_made_once_per_bucket(comm, topology, variables):
     tf.function(lambda: reducer.reduce(pairs_of(topology, variables)))()  # another trace
     buckets = 3 if topology.num_workers > 1 else 0
     assert len(scheme.states) == len(set(scheme.states)) == buckets
-    assert [int(s["calls"]) for s in reducer._states.values()] == [4] * buckets
+    states = [s for plan in reducer.memory._lists.values() for s in plan]
+    assert [int(s["calls"]) for s in states] == [4] * buckets
+
+
+def test_lists_of_other_variables_have_states_of_their_own(comm, topology, variables):
+    """Two optimizers, as in a GAN: alike in all shapes, and still not each other's residual."""
+    others = [tf.Variable(variable) for variable in variables]
+    scheme = Counted()
+    reducer = GradientReducer(scheme, comm, bucket_bytes=1 << 20)
+    for pairs in (pairs_of(topology, variables), pairs_of(topology, others)) * 2:
+        reducer.reduce(pairs)
+    lists = list(reducer.memory._lists.values())
+    if topology.num_workers > 1:
+        assert [[int(s["calls"]) for s in states] for states in lists] == [[2, 2], [2, 2]]
+
+
+def residuals(reducer):
+    return [v.numpy() for states in reducer.memory._lists.values() for s in states for v in s.values()]
+
+
+@pytest.mark.parametrize("bad", ["another bucket", "slices"])
+def test_one_bad_gradient_leaves_all_residuals_alone(comm, topology, variables, bad):
+    """A step is skipped as a whole: what good buckets sent would be lost with it."""
+    reducer = GradientReducer(TopKAllGather(0.3), comm, bucket_bytes=24)
+    table = tf.Variable(tf.zeros([6, 2]))
+    pairs = pairs_of(topology, variables)
+    good = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([6, 2]))
+    reducer.reduce([*pairs, (good, table)])
+    before = residuals(reducer)
+    assert (topology.num_workers > 1) == any(r.any() for r in before)
+    last = topology.rank == topology.num_workers - 1
+    if bad == "slices" and last:
+        good = tf.IndexedSlices(tf.fill([1, 2], np.nan), tf.constant([0]), tf.constant([6, 2]))
+    elif last:
+        pairs[0] = (pairs[0][0] * np.inf, pairs[0][1])
+    reducer.reduce([*pairs, (good, table)])
+    for old, new in zip(before, residuals(reducer), strict=True):
+        np.testing.assert_array_equal(old, new)
+    reducer.reduce([*pairs_of(topology, variables), (tf.IndexedSlices(tf.ones([1, 2]), [0], [6, 2]), table)])
+    if topology.num_workers > 1:
+        assert any((old != new).any() for old, new in zip(before, residuals(reducer), strict=True))
+
+
+def test_repeated_rows_travel_once(comm, topology):
+    reducer = GradientReducer(Dense(), comm, 1 << 20)
+    rows = tf.constant([3, 1, 3, 3, 1])
+    values = tf.reshape(tf.range(10.0), [5, 2])
+    before = comm.traffic()[1].total
+    got = reducer.reduce_sparse(tf.IndexedSlices(values, rows, tf.constant([4, 2])))
+    p = topology.num_workers
+    assert got.indices.numpy().tolist() == [3, 1] * p
+    np.testing.assert_array_equal(got.values, [[0 + 4 + 6, 1 + 5 + 7], [2 + 8, 3 + 9]] * p)
+    assert comm.traffic()[1].total - before == (p - 1) * 2 * (2 * 4 + 4)
 
 
 def test_one_worker_gets_its_own_gradients_back(comm, topology, variables):

@@ -2,10 +2,14 @@
 
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.hitopk import HiTopK
+from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
+from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 
-_BY_NAME = {"dense": Dense, "torus2d": Torus2D}
+_SCHEMES = (Dense, HiTopK, ShardedTopK, TopKAllGather, Torus2D)
+_BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 
 
 def get(communication: str | Communication) -> Communication:
@@ -30,4 +34,14 @@ def get(communication: str | Communication) -> Communication:
     return _BY_NAME[communication]()
 
 
-__all__ = ["Communication", "Cost", "Dense", "LinkModel", "Torus2D", "get"]
+__all__ = [
+    "Communication",
+    "Cost",
+    "Dense",
+    "HiTopK",
+    "LinkModel",
+    "ShardedTopK",
+    "TopKAllGather",
+    "Torus2D",
+    "get",
+]

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.residual import Share, State
 from tf_sparse_strategy.topology import Topology
 
 
@@ -26,11 +27,19 @@ class Communication(abc.ABC):
         del bucket, topology
         return {}
 
+    def share(self, topology: Topology) -> Share:
+        """Returns which part of which residual this worker keeps, where the scheme keeps any."""
+        return Share.per_worker(topology)
+
     @abc.abstractmethod
-    def reduce(
-        self, bucket: tf.Tensor, state: dict[str, tf.Variable], collectives: Collectives
-    ) -> tf.Tensor:
-        """Returns the sum over all workers of `bucket` [N], the same bits on every worker."""
+    def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
+        """Returns the sum over all workers of `bucket` [N], the same bits on every worker.
+
+        Args:
+          bucket: [N], this worker's gradients.
+          state: the variables made by `state`; their new values are staged, not assigned.
+          collectives: of this worker.
+        """
 
     @abc.abstractmethod
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:

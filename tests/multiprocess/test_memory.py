@@ -1,0 +1,220 @@
+"""Residuals outlive the process: every bit with the same workers, their sum with others."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import saving_models
+from tests.multiprocess.test_saving_callbacks import interruption
+from tf_sparse_strategy import communication
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Dense, HiTopK, ShardedTopK, TopKAllGather
+from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.topology import Topology
+
+SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]
+
+
+@pytest.fixture
+def variables():
+    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+
+
+def placed(topology, nodes):
+    """Collectives of workers that pose as standing on `nodes`."""
+    return Collectives(Topology(tuple(nodes), topology.rank))
+
+
+def apart(topology):
+    return placed(topology, range(topology.num_workers))
+
+
+def step(reducer, variables, topology, seed):
+    """The sums of whole numbers that differ between workers."""
+    rng = np.random.default_rng([seed, topology.rank])
+    gradients = [tf.constant(rng.integers(-99, 100, v.shape), tf.float32) for v in variables]
+    summed = reducer.reduce(list(zip(gradients, variables, strict=True)))
+    return np.concatenate([g.numpy().ravel() for g in summed])
+
+
+def kept(reducer):
+    return [v.numpy() for states in reducer.memory._lists.values() for s in states for v in s.values()]
+
+
+def sent_in_all(reducer, variables):
+    """All that is left in residuals, made to come out by steps that add nothing."""
+    zeros = [(tf.zeros_like(v), v) for v in variables]
+    nothing = tf.function(lambda: tf.concat([tf.reshape(g, [-1]) for g in reducer.reduce(zeros)], 0))
+    total = sum(nothing().numpy() for _ in range(60))
+    assert not any(r.any() for r in kept(reducer))
+    return total
+
+
+def moved(comm, blob):
+    """Rank 0's bytes on every worker, as a shared file would bring them."""
+    length = int(comm.broadcast(tf.constant(len(blob))))
+    letters = tf.io.decode_raw(tf.constant(blob.ljust(length)), tf.uint8)
+    return comm.broadcast(letters[:length]).numpy().tobytes()
+
+
+@pytest.mark.parametrize("scheme", [HiTopK(0.1), TopKAllGather(0.1), ShardedTopK(0.1)], ids=repr)
+@pytest.mark.parametrize("when", ["before the first step", "later"])
+def test_every_bit_comes_back(comm, topology, variables, scheme, when):
+    here = apart(topology)
+    reducer = GradientReducer(scheme, here, bucket_bytes=64)
+    for seed in range(3):
+        step(reducer, variables, topology, seed)
+    blob, saved = moved(comm, reducer.memory.serialize()), kept(reducer)
+    assert (topology.num_workers > 1) == any(r.any() for r in saved)
+    onward = [step(reducer, variables, topology, seed) for seed in (3, 4)]
+    other = GradientReducer(scheme, here, bucket_bytes=64)
+    if when == "later":
+        step(other, variables, topology, 9)
+    other.memory.deserialize(blob)
+    again = [step(other, variables, topology, seed) for seed in (3, 4)]
+    for one, two in zip(kept(reducer), kept(other), strict=True):
+        np.testing.assert_array_equal(one.view(np.int32), two.view(np.int32))
+    np.testing.assert_array_equal(onward, again)
+
+
+OTHERS = [
+    (TopKAllGather(0.3), 64, "apart"),
+    (HiTopK(0.3), 1 << 20, "apart"),
+    (HiTopK(0.3), 1, "pairs"),
+    (ShardedTopK(0.3), 40, "apart"),
+]
+
+
+@pytest.mark.parametrize("scheme, bucket_bytes, where", OTHERS, ids=str)
+@pytest.mark.parametrize("first", ["apart", "pairs"])
+def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, bucket_bytes, where):
+    """Other nodes, workers per node, buckets or scheme: everything still arrives."""
+    p = topology.num_workers
+    nodes = {"apart": list(range(p)), "pairs": [rank % 2 for rank in range(p)]}
+    old = GradientReducer(HiTopK(0.05), placed(topology, nodes[first]), bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    blob = moved(comm, old.memory.serialize())
+    rest = sent_in_all(old, variables)
+    new = GradientReducer(scheme, placed(topology, nodes[where]), bucket_bytes)
+    new.memory.deserialize(blob)
+    np.testing.assert_array_equal(sent_in_all(new, variables), rest)
+    assert rest.any() == (p > 1)
+
+
+def test_what_is_dropped_is_said(comm, topology, variables, caplog):
+    old = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
+    step(old, variables, topology, 0)
+    blob = moved(comm, old.memory.serialize())
+    dense = GradientReducer(Dense(), apart(topology), 100)
+    dense.memory.deserialize(blob)
+    step(dense, variables, topology, 1)
+    longer = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
+    longer.memory.deserialize(blob)
+    step(longer, [tf.Variable([1.0, 2.0])], topology, 1)
+    if topology.num_workers > 1:
+        assert "Dense() keeps no residual: that of the checkpoint (TopKAllGather" in caplog.text
+        assert "holds no residuals for the gradients of [(2,)]" in caplog.text
+
+
+def test_an_older_state_replaces_a_newer_one(comm, topology, variables):
+    reducer = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
+    blob = moved(comm, reducer.memory.serialize())  # before anything was remembered
+    step(reducer, variables, topology, 0)
+    reducer.memory.deserialize(blob)
+    assert not any(r.any() for r in kept(reducer))
+
+
+def test_alike_lists_keep_their_order(comm, topology, variables):
+    def run(reducer):
+        return [step(reducer, vs, topology, seed) for seed, vs in enumerate((variables, others))]
+
+    others = [tf.Variable(v) for v in variables]
+    here = apart(topology)
+    first = GradientReducer(TopKAllGather(0.05), here, 100)
+    run(first)
+    blob = moved(comm, first.memory.serialize())
+    second = GradientReducer(TopKAllGather(0.05), here, 100)
+    second.memory.deserialize(blob)
+    np.testing.assert_array_equal(run(first), run(second))
+
+
+def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
+    reducer = GradientReducer(TopKAllGather(0.05), apart(topology), 1 << 20)
+    step(reducer, variables, topology, 0)
+    path = str(shared_tmp / "deeper" / "residual.npz")
+    reducer.memory.save(path)
+    comm.barrier()
+    with open(path, "rb") as file:
+        archive = np.load(io.BytesIO(file.read()))
+    if topology.num_workers > 1:
+        own = archive["0/0/residual"][topology.rank]
+        np.testing.assert_array_equal(own, kept(reducer)[0])
+        assert archive["0/0/residual"].shape == (topology.num_workers, 12 + 1 + 7 + 25)
+    reducer.memory.load(path + ".not there")  # there need not be one
+
+
+# ---- through Keras and tf.train ------------------------------------------------------------------
+
+
+def build(keras, seed=0):
+    import tf_sparse_strategy as tss
+
+    strategy = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
+    return strategy, saving_models.build(keras, strategy, seed)
+
+
+def all_state(strategy, model):
+    return [*saving_models.state(model), *kept(strategy.extended.gradients)]
+
+
+def test_checkpoint(keras, comm, topology, shared_tmp):
+    strategy, model = build(keras)
+    saving_models.fit(model)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, residual=strategy.residual)
+    path = checkpoint.save(str(shared_tmp / keras.__name__))
+    saving_models.fit(model)
+    expected = all_state(strategy, model)
+    assert len(expected) > len(saving_models.state(model)) or topology.num_workers == 1
+    other_strategy, other = build(keras, seed=7)
+    saving_models.fit(other)
+    restored = tf.train.Checkpoint(
+        model=other, optimizer=other.optimizer, residual=other_strategy.residual
+    )
+    restored.restore(path)
+    saving_models.fit(other)
+    saving_models.assert_same_state(all_state(other_strategy, other), expected)
+
+
+def test_checkpoint_of_nothing_but_residuals(comm, topology, variables, shared_tmp):
+    import tf_sparse_strategy as tss
+
+    first = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
+    step(first.extended.gradients, variables, topology, 0)
+    path = tf.train.Checkpoint(residual=first.residual).save(str(shared_tmp / "alone"))
+    second = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
+    tf.train.Checkpoint(residual=second.residual).restore(path)
+    np.testing.assert_array_equal(
+        step(first.extended.gradients, variables, topology, 1),
+        step(second.extended.gradients, variables, topology, 1),
+    )
+
+
+def test_backup_and_restore(keras, comm, shared_tmp):
+    directory = str(shared_tmp / keras.__name__)
+    strategy, reference = build(keras)
+    saving_models.fit(reference, epochs=3)
+    expected = all_state(strategy, reference)
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(directory)
+
+    _, interrupted = build(keras)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras, at_epoch=2)])
+    strategy, resumed = build(keras, seed=7)
+    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
+    assert history.epoch == [2]
+    saving_models.assert_same_state(all_state(strategy, resumed), expected)

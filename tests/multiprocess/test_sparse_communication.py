@@ -1,0 +1,259 @@
+"""Sparse schemes: nothing is lost, all workers agree, and it is the paper's algorithm.
+
+Workers pose as nodes in several ways, whatever machine they are on: the topology is what the test says.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import sparse_reference
+from tf_sparse_strategy import residual
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Dense, HiTopK, LinkModel, ShardedTopK, TopKAllGather
+from tf_sparse_strategy.topology import Topology
+
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
+SCHEMES = [HiTopK, TopKAllGather, ShardedTopK]
+SIZES = [1, 2, 3, 17, 1001]
+
+
+P = int(os.environ.get("HOROVOD_SIZE", "1"))
+# One node; pairs (the last node may have three); every worker apart; uneven; ranks not in order of nodes.
+PLACES = dict.fromkeys(
+    [
+        (0,) * P,
+        tuple(min(rank // 2, max(P // 2 - 1, 0)) for rank in range(P)),
+        tuple(range(P)),
+        (0, *[1] * (P - 1)),
+        (0, 1, 1, 0) if P == 4 else (0,) * P,
+    ]
+)
+
+
+@pytest.fixture(params=PLACES, ids=str)
+def here(request, topology):
+    """Collectives of workers placed in one of several ways."""
+    return Collectives(Topology(request.param, topology.rank))
+
+
+@pytest.fixture(params=SCHEMES, ids=lambda scheme: scheme.__name__)
+def kind(request):
+    return request.param
+
+
+def bucket_of(n, dtype="float32"):
+    spec = TensorSpec("w", (n,), dtype, tf.as_dtype(dtype).size)
+    return BucketPlan.build([spec], 1 << 40).buckets[0]
+
+
+class Run:
+    """One worker's steps with one bucket."""
+
+    def __init__(self, scheme, collectives, n, dtype="float32"):
+        self.scheme, self.collectives = scheme, collectives
+        bucket = bucket_of(n, dtype)
+        self.variables = scheme.state(bucket, collectives.topology)
+        self.step = tf.function(self.eager_step)
+
+    def eager_step(self, gradient):
+        state = residual.State(self.variables)
+        summed = self.scheme.reduce(gradient, state, self.collectives)
+        residual.commit([state])
+        return summed
+
+    def kept(self, n):
+        """What all workers' residuals add up to."""
+        share = self.scheme.share(self.collectives.topology)
+        own = tf.zeros([n])
+        if self.variables:
+            own = residual.flush(own, residual.State(self.variables), share)
+        return self.collectives.all_reduce(own).numpy()
+
+
+def integers(seed, p, n, steps):
+    """[steps, P, N] whole numbers, heavy-tailed; every sum of them is exact in float32. No -0."""
+    rng = np.random.default_rng(seed)
+    return np.round(rng.standard_t(2, (steps, p, n)) * 4).clip(-999, 999).astype(np.float32) + 0.0
+
+
+def floats(seed, p, n, steps):
+    rng = np.random.default_rng(seed)
+    return rng.standard_t(2, (steps, p, n)).astype(np.float32)
+
+
+@pytest.mark.parametrize("mode, density", [("eager", 0.3), ("function", 0.05)])
+def test_sent_and_kept_make_the_whole(kind, here, density, mode):
+    p, rank = here.topology.num_workers, here.topology.rank
+    for n in SIZES:
+        run = Run(kind(density), here, n)
+        step = run.step if mode == "function" else run.eager_step
+        gradients = integers(n, p, n, steps=4)
+        sent = sum(step(tf.constant(g[rank])).numpy() for g in gradients)
+        np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
+
+
+def test_something_is_kept_between_nodes_only(kind, here):
+    """Or the test above would prove little."""
+    p, n = here.topology.num_workers, 1001
+    run = Run(kind(0.01), here, n)
+    run.step(tf.constant(integers(0, p, n, 1)[0, here.topology.rank]))
+    apart = kind is TopKAllGather or here.topology.num_nodes > 1
+    assert (run.kept(n) != 0).any() == (apart and p > 1)
+
+
+@pytest.mark.parametrize("wire_dtype, coding", [(None, "delta"), ("float16", "int32"), ("bfloat16", "delta")])
+def test_coded_messages_lose_nothing(kind, here, wire_dtype, coding):
+    """Whole numbers beyond 2^11 and 2^8 are rounded on the wire; the residual has the rest."""
+    p, n = here.topology.num_workers, 1001
+    run = Run(kind(0.05, wire_dtype=wire_dtype, index_coding=coding), here, n)
+    gradients = integers(n, p, n, steps=4) * 127
+    sent = sum(run.step(tf.constant(g[here.topology.rank])).numpy() for g in gradients)
+    np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_density_one_is_dense_bit_for_bit(kind, here, error_feedback):
+    p, rank = here.topology.num_workers, here.topology.rank
+    for n in (3, 1001):
+        run = Run(kind(1.0, error_feedback), here, n)
+        for g in integers(n, p, n, steps=2):
+            mine = tf.constant(g[rank])
+            dense = Dense().reduce(mine, residual.State({}), here)
+            np.testing.assert_array_equal(run.step(mine).numpy().view(np.int32), dense.numpy().view(np.int32))
+            assert not run.kept(n).any()
+
+
+VARIANTS = [
+    {},
+    {"error_feedback": False},
+    {"wire_dtype": "float16", "index_coding": "delta"},
+    {"wire_dtype": "bfloat16"},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_same_steps_as_the_numpy_model(kind, here, options):
+    p, rank, nodes = here.topology.num_workers, here.topology.rank, here.topology.nodes
+    reference = {k: v for k, v in options.items() if k != "index_coding"}
+    for n in (3, 1001):
+        run = Run(kind(0.05, **options), here, n)
+        model = getattr(sparse_reference, kind.__name__)(nodes, n, 0.05, **reference)
+        for g in floats(n, p, n, steps=4):
+            expected = model.step(g)
+            got = run.step(tf.constant(g[rank])).numpy()
+            exact = model.holders > 1  # on one node the ring adds in an order of its own
+            np.testing.assert_allclose(got, expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
+        if run.variables:
+            share = run.scheme.share(here.topology)
+            np.testing.assert_array_equal(
+                run.variables["residual"], model.residuals[share.holder, share.shard]
+            )
+
+
+def test_fifty_steps_of_descent(kind, here):
+    """Least squares; weights follow the model's to the bit, and are the same on all workers."""
+    p, rank, nodes, n = here.topology.num_workers, here.topology.rank, here.topology.nodes, 203
+    targets = floats(1, p, n, 1)[0]
+    run, model = Run(kind(0.05), here, n), getattr(sparse_reference, kind.__name__)(nodes, n, 0.05)
+    weights, expected = tf.Variable(tf.zeros([n])), np.zeros(n, np.float32)
+
+    @tf.function
+    def steps(count):
+        for _ in tf.range(count):
+            weights.assign_sub(run.eager_step(weights - targets[rank]) * 0.0625)
+
+    steps(50)
+    for _ in range(50):
+        expected -= model.step(expected - targets) * np.float32(0.0625)
+    tolerance = 0 if model.holders > 1 else 1e-4
+    np.testing.assert_allclose(weights, expected, rtol=tolerance, atol=tolerance)
+    for other in here.all_gather(weights[tf.newaxis]).numpy():
+        np.testing.assert_array_equal(other.view(np.int32), weights.numpy().view(np.int32))
+    if model.holders > 1:
+        start, end = (np.abs(w - targets.mean(0)).max() for w in (np.zeros(n), weights.numpy()))
+        assert end < start
+
+
+def test_zeros_are_sent_and_nothing_happens(kind, here):
+    run = Run(kind(0.1), here, 50)
+    assert not run.step(tf.zeros([50])).numpy().any() and not run.kept(50).any()
+
+
+def test_an_empty_bucket(kind, here):
+    run = Run(kind(0.1), here, 0)
+    assert run.variables == {} and run.eager_step(tf.zeros([0])).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_step_that_is_not_finite_leaves_no_trace(kind, here, bad):
+    """On one worker only, in the last element: seen by all, remembered by none."""
+    p, rank, n = here.topology.num_workers, here.topology.rank, 101
+    run = Run(kind(0.05), here, n)
+    good, poisoned = floats(0, p, n, steps=2)
+    run.step(tf.constant(good[rank]))
+    before = {name: v.numpy() for name, v in run.variables.items()}
+    poisoned[p - 1, n - 1] = bad
+    result = run.step(tf.constant(poisoned[rank])).numpy()
+    assert not np.isfinite(result).all()
+    for name, value in before.items():
+        np.testing.assert_array_equal(run.variables[name].numpy().view(np.int32), value.view(np.int32))
+    run.step(tf.constant(good[rank]))
+    assert np.isfinite(run.kept(n)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_dtypes(kind, here, dtype):
+    """float64 travels whole: float32 messages would lose some of it."""
+    n = 40
+    run = Run(kind(1.0), here, n, dtype)
+    result = run.step(tf.cast(tf.range(n), dtype))
+    assert result.dtype == dtype
+    p = here.topology.num_workers
+    np.testing.assert_array_equal(tf.cast(result, tf.float32), p * np.arange(n))
+    holders = kind(1.0).share(here.topology).holders
+    assert ("residual" in run.variables) == (holders > 1 and dtype != "float64")
+
+
+@pytest.mark.parametrize("options", [{}, {"wire_dtype": "float16", "index_coding": "delta"}], ids=str)
+@pytest.mark.parametrize("density", [0.01, 0.4, 1.0])
+def test_cost_predicts_the_bytes_counted(kind, here, density, options):
+    """Also the choice between messages and sums inside the node, which the density turns."""
+    for n in (1, 17, 1001):
+        run = Run(kind(density, **options), here, n)
+        before = here.traffic()[1]
+        run.step(tf.zeros([n]))
+        after = here.traffic()[1]
+        predicted = run.scheme.cost(n, here.topology, FREE).bytes
+        sent = (after.local - before.local, after.cross - before.cross)
+        assert sent == (predicted.local, predicted.cross)
+
+
+def test_sharded_volume_does_not_grow_with_nodes(topology):
+    n, density = 1 << 20, 0.01
+    bound = 2 * 4 * density * n  # bytes: 2k words
+    for m in (4, 16, 64):
+        apart = Topology(tuple(range(m)), 0)
+        sent = ShardedTopK(density).cost(n, apart, FREE).bytes.cross
+        assert sent / (bound * (m - 1) / m) == pytest.approx(2, rel=0.02)
+        coded = ShardedTopK(density, wire_dtype="float16", index_coding="delta")
+        assert coded.cost(n, apart, FREE).bytes.cross / (bound * (m - 1) / m) < 0.8
+        assert HiTopK(density).cost(n, apart, FREE).bytes.cross == pytest.approx(bound * (m - 1), rel=0.01)
+
+
+WRONG = [{"density": 0}, {"density": 1.5}, {"wire_dtype": "int8"}, {"index_coding": "gaps"}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_arguments_are_checked(kind, wrong):
+    argument, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\({argument}={value!r}\)"):
+        kind(**wrong)
+
+
+def test_schemes_are_values(kind):
+    assert kind(0.01) == dataclasses.replace(kind(0.5), density=0.01) and hash(kind(0.01))

@@ -1,0 +1,115 @@
+"""The sparse schemes in one process, in NumPy, written from the papers and not from our code.
+
+P workers' gradients come as rows; each model keeps its residuals and returns the sum that every worker gets.
+All arithmetic is float32 in the order the schemes document: workers of a node in rank order, then nodes.
+"""
+
+import ml_dtypes
+import numpy as np
+
+from tests.mstopk_reference import top_k
+
+_HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def count(density: float, n: int) -> int:
+    """K of n elements."""
+    return min(n, max(1, round(density * n)))
+
+
+def on_wire(values: np.ndarray, wire_dtype: str | None) -> np.ndarray:
+    """What arrives of `values`."""
+    if wire_dtype is None:
+        return values
+    return values.astype(_HALVES[wire_dtype]).astype(np.float32)
+
+
+def compress(acc: np.ndarray, density: float, wire_dtype: str | None) -> np.ndarray:
+    """The vector [n] that is sent of `acc` [n]: its K largest entries, zero elsewhere."""
+    sent = np.zeros_like(acc)
+    chosen = top_k(acc, count(density, len(acc)))
+    sent[chosen] = on_wire(acc[chosen], wire_dtype)
+    return sent
+
+
+class _Model:
+    """Node sums in shards, and residuals: float32 [H, S, n], padded with zeros.
+
+    Row h of shard j is kept by the h-th, in rank order, of the workers that keep shard j of any node.
+    """
+
+    def __init__(self, nodes, n, density, error_feedback=True, wire_dtype=None):
+        sizes = {nodes.count(node) for node in nodes}
+        flat = not self.hierarchical or len(sizes) > 1
+        self.members = (
+            [[rank] for rank in range(len(nodes))]
+            if flat
+            else [[r for r, at in enumerate(nodes) if at == node] for node in dict.fromkeys(nodes)]
+        )
+        self.holders, self.shards = len(self.members), 1 if flat else sizes.pop()
+        self.n, self.length = n, -(-n // self.shards)
+        self.density, self.wire_dtype = density, wire_dtype
+        self.error_feedback = error_feedback and self.holders > 1
+        self.residuals = np.zeros([self.holders, self.shards, self.length], np.float32)
+
+    def step(self, gradients: np.ndarray) -> np.ndarray:
+        """Returns the sum [N] of `gradients` [P, N]."""
+        sums = np.zeros([self.holders, self.shards * self.length], np.float32)
+        for holder, ranks in enumerate(self.members):
+            for rank in ranks:
+                sums[holder, : self.n] += gradients[rank]
+        acc = sums.reshape(self.residuals.shape)
+        for shard, ranks in enumerate(zip(*self.members, strict=True)):
+            acc[:, shard] = acc[np.argsort(ranks), shard]
+        acc = acc + self.residuals
+        if self.holders == 1:
+            return acc.ravel()[: self.n]
+        total = np.stack([self.sum_shard(acc[:, j], j) for j in range(self.shards)])
+        return total.ravel()[: self.n]
+
+    def keep(self, shard, kept):
+        if self.error_feedback:
+            self.residuals[:, shard] = kept
+
+
+class HiTopK(_Model):
+    """Algorithm 2 of Shi et al., with the residual of each node's shard."""
+
+    hierarchical = True
+
+    def sum_shard(self, acc, shard):
+        sent = np.stack([compress(a, self.density, self.wire_dtype) for a in acc])
+        self.keep(shard, acc - sent)
+        total = np.zeros_like(acc[0])
+        for part in sent:
+            total += part
+        return total
+
+
+class TopKAllGather(HiTopK):
+    """Every worker a node."""
+
+    hierarchical = False
+
+
+class ShardedTopK(_Model):
+    """Blocks: selected by each node, summed by one, selected again."""
+
+    hierarchical = True
+
+    def sum_shard(self, acc, shard):
+        size = -(-self.length // self.holders)
+        padded = np.zeros([self.holders, self.holders * size], np.float32)
+        padded[:, : self.length] = acc
+        blocks = padded.reshape(self.holders, self.holders, size)  # holder, block
+        kept, result = blocks.copy(), np.zeros_like(blocks[0])
+        for block in range(self.holders):
+            total = np.zeros(size, np.float32)
+            for holder in range(self.holders):
+                sent = compress(blocks[holder, block], self.density, self.wire_dtype)
+                kept[holder, block] -= sent
+                total += sent
+            result[block] = compress(total, self.density, self.wire_dtype)
+            kept[block, block] += total - result[block]
+        self.keep(shard, kept.reshape(self.holders, -1)[:, : self.length])
+        return result.ravel()[: self.length]

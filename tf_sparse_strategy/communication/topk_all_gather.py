@@ -1,0 +1,37 @@
+"""TopKAllGather: every worker sends its largest entries to all others."""
+
+import dataclasses
+
+from tf_sparse_strategy.communication.hitopk import HiTopK
+from tf_sparse_strategy.residual import Share
+from tf_sparse_strategy.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class TopKAllGather(HiTopK):
+    """`HiTopK` in which each worker is a node of its own; known as TopkA or NaiveAG.
+
+    Worker p with gradient g_p and residual r_p [N], K = density N:
+
+        c_p = the K entries of g_p + r_p of largest magnitude,   r_p <- g_p + r_p - c_p
+        u = c_1 + ... + c_P
+
+    One collective, an all-gather of 4 w (P-1) bytes per worker along the ring, w words in a message
+    (2K+1 with the defaults). The residuals take G times the memory of `HiTopK`'s.
+
+    When not to use it: wherever several workers share a machine, or there are many of them: a link
+    carries P messages, not M/G. It is the simplest, and the least latency for few, small buckets.
+
+    Args:
+      density, error_feedback, wire_dtype, index_coding: see `SparseCommunication`.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy(communication=tss.communication.TopKAllGather(density=0.01))
+
+    Source: Renggli et al., "SparCML: High-performance sparse communication for machine learning",
+    SC 2019; the baseline NaiveAG of Shi et al., MLSys 2021, section 3.2, equation 3.
+    """
+
+    def share(self, topology: Topology) -> Share:
+        return Share.per_worker(topology)

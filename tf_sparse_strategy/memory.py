@@ -1,0 +1,189 @@
+"""What communication schemes remember between steps, for each list of gradients; saved and restored.
+
+One process's variables, made when a list of gradients is first reduced. `Memory` is what a checkpoint
+holds of them: every worker's part, gathered by the chief, so that one file serves any number of workers.
+"""
+
+import io
+import json
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_sparse_strategy import resharding
+from tf_sparse_strategy.bucketing import BucketPlan
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.residual import RESIDUAL, State
+
+
+class Memory(tf.train.experimental.PythonState):
+    """The schemes' state of all lists of gradients of one strategy, in the order of first use.
+
+    Saving and restoring are collective: all workers call. Restored with the same workers, buckets and
+    scheme, every bit is as it was. With others, residuals are put together and cut anew so that their
+    sum over the workers is kept (resharding.py), and whatever else a scheme remembers starts afresh.
+    A list of gradients is known again by its place among the lists and by its shapes and dtypes.
+
+    When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (M nodes or
+    P workers); where that is too much, save when residuals are empty (`Piecewise`, flushed).
+
+    Args:
+      communication: the scheme.
+      collectives: of this worker.
+
+    Example:
+      >>> import tensorflow as tf, tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy()
+      >>> with strategy.scope():
+      ...     weights = tf.Variable([1.0, 2.0])
+      >>> checkpoint = tf.train.Checkpoint(weights=weights, residual=strategy.residual)
+    """
+
+    def __init__(self, communication: Communication, collectives: Collectives):
+        self.distribute_strategy: tf.distribute.Strategy | None = None  # who saves and restores us
+        self._communication = communication
+        self._collectives = collectives
+        self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
+        self._restored: list[dict[str, Any]] = []
+
+    def of(self, plan: BucketPlan) -> list[State]:
+        """Returns the state of each bucket; made, or filled from what was restored, at first use."""
+        if plan not in self._lists:
+            with tf.init_scope():
+                self._lists[plan] = self._initial(plan)
+                if self._restored:
+                    self._fill(plan)
+        return [State(variables) for variables in self._lists[plan]]
+
+    @property
+    def has_content(self) -> bool:
+        """Whether any scheme remembers anything; the same on all workers."""
+        return any(state for states in self._lists.values() for state in states)
+
+    def _initial(self, plan):
+        topology = self._collectives.topology
+        return [self._communication.state(bucket, topology) for bucket in plan.buckets]
+
+    # ---- saving ----------------------------------------------------------------------------------
+
+    def serialize(self) -> bytes:
+        """Everything, as a NumPy archive; collective. Empty but on rank 0."""
+        records, arrays = [], {}
+        for number, (plan, states) in enumerate(self._lists.items()):
+            records.append(self._description(plan))
+            for bucket, state in enumerate(states):
+                for name, variable in sorted(state.items()):
+                    arrays[f"{number}/{bucket}/{name}"] = self._gather(variable)
+        if self._collectives.topology.rank > 0:
+            return b""
+        archive = io.BytesIO()
+        np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **arrays)
+        return archive.getvalue()
+
+    def _gather(self, variable) -> np.ndarray:
+        """[P, ...] on rank 0: every worker's value, in rank order."""
+        to_chief = [1] + [0] * (self._collectives.topology.num_workers - 1)
+        rows = variable.read_value()[tf.newaxis]
+        return self._collectives.all_to_all(rows, to_chief, purpose="memory")[0].numpy()
+
+    def _description(self, plan: BucketPlan) -> dict[str, Any]:
+        tensors = plan.tensors
+        return {
+            "tensors": [[list(tensor.shape), tensor.dtype] for tensor in tensors],
+            "buckets": [list(bucket.positions) for bucket in plan.buckets],
+            "places": [[s.holder, s.shard] for s in self._shares()],
+            "nodes": list(self._collectives.topology.nodes),
+            "scheme": repr(self._communication),
+        }
+
+    def _shares(self):
+        topology = self._collectives.topology
+        return [self._communication.share(topology.of(r)) for r in range(topology.num_workers)]
+
+    # ---- restoring -------------------------------------------------------------------------------
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Restores what `serialize` returned on rank 0. Needs no other worker."""
+        with np.load(io.BytesIO(string_value)) as archive:
+            self._restored = json.loads(archive["records"].tobytes())
+            for number, record in enumerate(self._restored):
+                record["arrays"] = {
+                    key.partition("/")[2]: archive[key]
+                    for key in archive.files
+                    if key.startswith(f"{number}/")
+                }
+        for plan in self._lists:
+            self._fill(plan)
+
+    def _fill(self, plan: BucketPlan) -> None:
+        """Gives the list's variables what was restored for it, or their initial values."""
+        own = self._description(plan)
+        alike = [p for p in self._lists if self._description(p)["tensors"] == own["tensors"]]
+        records = [r for r in self._restored if r["tensors"] == own["tensors"]]
+        place = alike.index(plan)
+        record = records[place] if place < len(records) else None
+        if record is None:
+            logging.warning(
+                "The checkpoint holds no residuals for the gradients of %s: they start from zero.",
+                [tensor.shape for tensor in plan.tensors],
+            )
+        values = self._initial(plan)
+        if record is not None:
+            self._take(plan, own, record, values)
+        for variables, initial in zip(self._lists[plan], values, strict=True):
+            for name, variable in variables.items():
+                variable.assign(initial[name])
+
+    def _take(self, plan, own, record, values) -> None:
+        rank = self._collectives.topology.rank
+        layout_keys = ("buckets", "places", "nodes", "scheme")
+        if all(record[key] == own[key] for key in layout_keys):
+            for key, rows in record["arrays"].items():
+                bucket, name = key.split("/")
+                values[int(bucket)][name].assign(rows[rank])
+            return
+        sizes = tuple(tensor.size for tensor in plan.tensors)
+        saved = [record["arrays"].get(f"{b}/{RESIDUAL}") for b in range(len(record["buckets"]))]
+        kept = [b for b, rows in enumerate(saved) if rows is not None]
+        if not kept:
+            return
+        old = _layout(sizes, [record["buckets"][b] for b in kept], record["places"])
+        holding = [b for b, state in enumerate(values) if RESIDUAL in state]
+        if not holding:
+            logging.warning(
+                "%r keeps no residual: that of the checkpoint (%s) is dropped.",
+                self._communication,
+                record["scheme"],
+            )
+            return
+        new = _layout(sizes, [own["buckets"][b] for b in holding], own["places"])
+        shards = resharding.split(new, resharding.merge(old, [saved[b] for b in kept]), rank)
+        for bucket, shard in zip(holding, shards, strict=True):
+            values[bucket][RESIDUAL].assign(shard)
+
+    # ---- files -----------------------------------------------------------------------------------
+
+    def save(self, path: str) -> None:
+        """Writes a file, as a whole or not at all; collective, rank 0 writes."""
+        content = self.serialize()
+        if self._collectives.topology.rank == 0:
+            tf.io.gfile.makedirs(os.path.dirname(path))
+            with tf.io.gfile.GFile(path + ".partial", "wb") as file:
+                file.write(content)
+            tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+
+    def load(self, path: str) -> None:
+        """Restores the file that `save` wrote, if there is one."""
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as file:
+                self.deserialize(file.read())
+
+
+def _layout(sizes, buckets, places) -> resharding.Layout:
+    return resharding.Layout(
+        sizes, tuple(tuple(b) for b in buckets), tuple((holder, shard) for holder, shard in places)
+    )

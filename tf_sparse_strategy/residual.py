@@ -1,0 +1,120 @@
+"""Error-feedback memory: what a scheme did not send in this step, it sends later.
+
+A scheme that sends only part of a gradient adds the rest to a *residual*, which takes part in the next
+selection: acc = gradient + residual = sent + new residual. Residuals are float32 variables of one
+worker: not mirrored, not broadcast, and made once for each bucket, whatever is traced later.
+
+A step in which any gradient of any worker is NaN or Inf must leave no trace in a residual, and one
+that loss scaling skips must not lose what other buckets sent. So a scheme does not write its new
+state: it *stages* it, with the verdict of all workers on its bucket, and `commit` writes all buckets'
+states, or none.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.topology import Group, Topology
+
+RESIDUAL = "residual"  # the state's name of what conserves the gradient's mass
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Which part of which residual a worker keeps.
+
+    The workers' residuals make up H vectors of a bucket's length N, one for each *holder*; their sum
+    is what remains to be sent. A holder's vector lies in S shards of ceil(N/S) elements on S workers.
+
+    Args:
+      group: the workers, one for each holder, that keep the same shard.
+      holders, holder: H and this worker's place in it.
+      shards, shard: S and this worker's place in it.
+    """
+
+    group: Group
+    holders: int
+    holder: int
+    shards: int = 1
+    shard: int = 0
+
+    @classmethod
+    def per_worker(cls, topology: Topology) -> "Share":
+        """Every worker holds a residual of its own, whole: H = P, S = 1."""
+        return cls(Group.GLOBAL, topology.num_workers, topology.rank)
+
+    @classmethod
+    def per_node(cls, topology: Topology) -> "Share":
+        """Every node holds one, its G workers a shard each: H = M, S = G.
+
+        On uneven nodes, whose shards would not pair up, every worker counts as a node.
+        """
+        if not topology.is_uniform:
+            return cls.per_worker(topology)
+        cross = topology.index(Group.CROSS)
+        return cls(
+            Group.CROSS, topology.num_nodes, cross, topology.local_workers, topology.local
+        )
+
+    def length(self, n: int) -> int:
+        """Elements of this worker's shard of `n`, padding included."""
+        return -(-n // self.shards)
+
+
+def variable(initial_value) -> tf.Variable:
+    """A variable of this worker alone, wherever it is made; outside the function being traced."""
+    with tf.init_scope():
+        return plain_variable_class()(initial_value, trainable=False)
+
+
+class State(dict):
+    """A bucket's variables by name, and what the step that is being computed makes of them."""
+
+    def __init__(self, variables: dict[str, tf.Variable]):
+        super().__init__(variables)
+        self.staged: dict[str, tf.Tensor] = {}
+        self.finite: tf.Tensor | None = None
+
+    def stage(self, finite: tf.Tensor, **values: tf.Tensor) -> None:
+        """Notes new values of variables, to be written if `finite`.
+
+        Args:
+          finite: scalar bool, the same on all workers: all contributions to this bucket are finite.
+          **values: by the name of the variable.
+        """
+        self.finite = finite
+        self.staged.update(values)
+
+
+def commit(states: Sequence[State], finite: Sequence[tf.Tensor] = ()) -> None:
+    """Writes what was staged in `states`, if all of the step is finite.
+
+    Args:
+      states: of all buckets of the step.
+      finite: further verdicts, scalar bools that are the same on all workers.
+    """
+    staged = [state for state in states if state.staged]
+    if not staged:
+        return
+
+    def write():
+        for state in staged:
+            for name, value in state.staged.items():
+                state[name].assign(value, read_value=False)
+
+    all_finite = tf.reduce_all([*(state.finite for state in staged), *finite])
+    tf.cond(all_finite, write, lambda: None)
+
+
+def flush(bucket: tf.Tensor, state: State, share: Share) -> tf.Tensor:
+    """Takes this worker's residual out of its memory: returns float32 `bucket` [N] + residual.
+
+    The exact sum of the result over all workers leaves nothing behind: sum(bucket) + sum(residual).
+    The caller stages the residual's zeros.
+    """
+    n, own = bucket.shape[0], state[RESIDUAL]
+    begin = share.shard * own.shape[0]
+    whole = tf.pad(own, [[begin, own.shape[0] * (share.shards - 1 - share.shard)]])
+    return tf.cast(bucket, tf.float32) + whole[:n]
