@@ -175,6 +175,51 @@ EDITS = (
         "the top of the background thread and std::terminate aborts every survivor.",
     ),
     Edit(
+        name="exchange-both-ways",
+        file="third_party/gloo/gloo/alltoallv.cc",
+        expected="""\
+  for (int i = 1; i < worldSize; i++) {
+    int sendRank = (myRank + i) % worldSize;
+    int recvRank = (myRank + worldSize - i) % worldSize;
+    in->send(
+        sendRank, slot, inOffsetPerRank[sendRank], inLengthPerRank[sendRank]);
+    out->recv(
+        recvRank, slot, outOffsetPerRank[recvRank], outLengthPerRank[recvRank]);
+  }
+""",
+        replacement="""\
+  for (int i = 1; i < worldSize; i++) {
+    int recvRank = (myRank + worldSize - i) % worldSize;
+    out->recv(
+        recvRank, slot, outOffsetPerRank[recvRank], outLengthPerRank[recvRank]);
+  }
+  for (int i = 1; i < worldSize; i++) {
+    int sendRank = (myRank + i) % worldSize;
+    in->send(
+        sendRank, slot, inOffsetPerRank[sendRank], inLengthPerRank[sendRank]);
+  }
+""",
+        reason="Two ranks exchange their parts one after the other, in twice the time: the later of the "
+        "two says that it is ready to receive behind the data that it sends.",
+    ),
+    Edit(
+        name="gather-both-ways",
+        file="third_party/gloo/gloo/allgatherv.cc",
+        expected="""\
+    if (i == 0) {
+      out->send(sendRank, slot, byteOffsets[sendIndex], byteCounts[sendIndex]);
+      out->recv(recvRank, slot, byteOffsets[recvIndex], byteCounts[recvIndex]);
+      continue;
+""",
+        replacement="""\
+    if (i == 0) {
+      out->recv(recvRank, slot, byteOffsets[recvIndex], byteCounts[recvIndex]);
+      out->send(sendRank, slot, byteOffsets[sendIndex], byteCounts[sendIndex]);
+      continue;
+""",
+        reason="The same in an all-gather of two ranks.",
+    ),
+    Edit(
         name="gcc13-stdexcept",
         file="horovod/common/common.h",
         expected="#include <memory>\n#include <string>\n",
