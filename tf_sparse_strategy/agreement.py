@@ -1,12 +1,135 @@
-"""What workers must agree on by asking each other: that data is left, and the random seed."""
+"""What workers must agree on by asking each other: program, outcome, that data is left, random seed."""
 
+import contextlib
+import functools
+import hashlib
+import json
 import os
 import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy.collectives import Collectives
+
+_SAME_MODEL = "Build the same model, in the same order, on all workers."
+
+
+def gather(value: Any, collectives: Collectives) -> list:
+    """Every rank's value, which JSON can express. Collective."""
+    line = json.dumps(value).encode() + b"\n"
+    mine = tf.constant(np.frombuffer(line, np.uint8))
+    lines = collectives.all_gather(mine, purpose="agreement").numpy().tobytes()
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+@contextlib.contextmanager
+def together(collectives: Collectives) -> Iterator[None]:
+    """Raises on all workers when the block raises on any. Collective.
+
+    Raises:
+      RuntimeError: the block raised on other workers; on those, what it raised.
+    """
+    error = None
+    try:
+        yield
+    except Exception as caught:  # whatever it is, the others must hear of it before it goes on
+        error = caught
+    mine = None if error is None else f"{type(error).__name__}: {error}"
+    errors = [mine] if collectives.topology.num_workers == 1 else gather(mine, collectives)
+    if error is not None:
+        raise error
+    failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
+    if failed:
+        raise RuntimeError("this worker succeeded, others failed. " + "; ".join(failed))
+
+
+def require_same(facts: Mapping[str, Any], collectives: Collectives, remedy: str) -> None:
+    """Raises on all workers unless all have the same facts. Collective.
+
+    Args:
+      facts: what JSON can express, by name.
+      collectives: of this worker.
+      remedy: what to do about a difference.
+
+    Raises:
+      ValueError: names what differs, and on which ranks.
+    """
+    differences = _differences(gather(dict(facts), collectives))
+    if differences:
+        raise ValueError("\n".join(["the workers differ:", *differences, remedy]))
+
+
+def _differences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each fact that is not the same in all rows."""
+    found = []
+    for name in dict.fromkeys(name for row in rows for name in row):
+        ranks = {}
+        for rank, row in enumerate(rows):
+            ranks.setdefault(json.dumps(row.get(name)), []).append(str(rank))
+        if len(ranks) > 1:
+            values = (f"{text} on rank {', '.join(who)}" for text, who in ranks.items())
+            found.append(f"  {name}: {'; '.join(values)}")
+    return found
+
+
+def broadcast_same(name: str, value: tf.Tensor, collectives: Collectives) -> tf.Tensor:
+    """Rank 0's initial value of the variable `name`. Collective.
+
+    Raises:
+      ValueError: the workers create different variables.
+    """
+    try:
+        return collectives.broadcast(value, purpose="initial_value")
+    except tf.errors.FailedPreconditionError:
+        fact = f"{name!r} {value.shape.as_list()} {value.dtype.name}"
+        require_same({"variable being created": fact}, collectives, _SAME_MODEL)
+        raise
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _described(name: str, shape: tuple, dtype: str, kind: str) -> str:
+    # Keras numbers layers by what the process made before: dense_3/kernel.
+    return f"{re.sub(r'_[0-9]+(?=/|$)', '', name.partition(':')[0])} {list(shape)} {dtype} {kind}"
+
+
+class SameVariables:
+    """Checks, before the first step with a list of variables, that all workers have the same list.
+
+    Otherwise the gradients of different variables would be summed, where their shapes agree.
+    """
+
+    def __init__(self, collectives: Collectives):
+        self._collectives = collectives
+        self._checked = set()
+
+    def check(self, pairs) -> None:
+        """Compares the variables of [(gradient, variable), ...]. Collective, once for each list.
+
+        Raises:
+          ValueError: names the first difference, and the ranks.
+        """
+        mine = tuple(
+            _described(
+                variable.name,
+                tuple(variable.shape),
+                tf.as_dtype(variable.dtype).name,
+                "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense",
+            )
+            for gradient, variable in pairs
+        )
+        if mine in self._checked:
+            return
+        with tf.init_scope():
+            digest = hashlib.blake2b("\n".join(mine).encode(), digest_size=8).hexdigest()
+            if len(set(gather(digest, self._collectives))) > 1:
+                facts = {f"gradient {position}": text for position, text in enumerate(mine)}
+                require_same(facts, self._collectives, _SAME_MODEL)
+        self._checked.add(mine)
 
 
 def all_have_data(optional: tf.experimental.Optional, collectives: Collectives) -> tf.Tensor:

@@ -20,12 +20,10 @@ Cost of one call with n bytes per worker, S workers in the group (see traffic.py
 """
 
 import hashlib
-import os
-import socket
 
 import tensorflow as tf
 
-from tf_sparse_strategy import traffic, wire
+from tf_sparse_strategy import launcher, traffic, wire
 from tf_sparse_strategy.call_site import CallSites
 from tf_sparse_strategy.topology import Group, Topology
 
@@ -41,9 +39,26 @@ except ImportError as error:
 _OPS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 
 
-def start() -> None:
-    """Starts Horovod; does nothing when it runs already. Touches no TensorFlow device."""
-    hvd.init()
+def start(message_limit: float = 30.0) -> None:
+    """Starts Horovod; does nothing when it runs already. Touches no TensorFlow device.
+
+    Args:
+      message_limit: seconds after which Horovod takes a worker that sends nothing for lost, and after which
+        it aborts this process when another has not started; $HOROVOD_GLOO_TIMEOUT_SECONDS goes before.
+    """
+    if not hvd.is_initialized():
+        launcher.set_message_limit(message_limit)
+        with launcher.notice_of_missing_workers():
+            hvd.init()
+
+
+def is_horovods(error: BaseException | None) -> bool:
+    """Whether Horovod, because another worker was lost, caused `error` or what it was raised from."""
+    while error is not None:
+        if isinstance(error, tf.errors.UnknownError) and "horovod" in str(error).lower():
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def find_topology() -> Topology:
@@ -51,8 +66,7 @@ def find_topology() -> Topology:
 
     Nodes are told apart by the host name the launcher gave, so any placement of ranks is found.
     """
-    host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
-    key = int.from_bytes(hashlib.blake2b(host.encode(), digest_size=7).digest(), "big")
+    key = int.from_bytes(hashlib.blake2b(launcher.host_name().encode(), digest_size=7).digest(), "big")
     if hvd.size() == 1:
         return Topology(nodes=(0,), rank=0)
     keys = hvd.allgather(tf.constant([key], tf.int64), name="topology")

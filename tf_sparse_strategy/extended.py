@@ -124,6 +124,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self.gradients = GradientReducer(communication, collectives, bucket_bytes)
         self.gradients.memory.distribute_strategy = container_strategy
         self.steps = StepCounter()
+        self._same_variables = agreement.SameVariables(collectives)
         topology = collectives.topology
         self._rank, self._size = topology.rank, topology.num_workers
         self._initialize_single_worker((device_util.resolve(device),))
@@ -207,7 +208,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
             if value.dtype in (tf.string, tf.resource, tf.variant):
                 return value
-            return self.collectives.broadcast(value, purpose="initial_value")
+            name = kwargs.get("name") or "unnamed"
+            return agreement.broadcast_same(name, value, self.collectives)
 
         return from_rank_0
 
@@ -298,6 +300,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
           The summed gradients, in order.
         """
         self._refuse_xla()
+        if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
+            self._same_variables.check(pairs)
         if self.batch is not None:
             pairs = [(self._counted_gradient(gradient), to) for gradient, to in pairs]
         return self.gradients.reduce(pairs)

@@ -1,9 +1,13 @@
 """SparseStrategy: the public face."""
 
+import numbers
+import os
+import sys
+import weakref
 
 import tensorflow as tf
 
-from tf_sparse_strategy import collectives, keras_hooks, saving
+from tf_sparse_strategy import agreement, collectives, keras_hooks, saving, watchdog
 from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
@@ -26,10 +30,16 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         `tss.communication`.
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
         are on their way while the first layers still compute. Default 32 MiB.
+      silence_limit: seconds after which a worker that does not answer (machine or network down, process
+        stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
+        not call, is reported. Default 45.
+      stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
+        may do alone, such as saving. Default 1800.
 
     Raises:
-      ValueError: the communication is unknown, or cannot run on this placement of workers.
-      RuntimeError: accelerators were not limited to one per process.
+      ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
+        of range; or the workers' arguments, versions or devices differ.
+      RuntimeError: accelerators were not limited to one per process; or another worker failed to start.
 
     Example:
       >>> import keras, numpy
@@ -43,23 +53,44 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     """
 
     def __init__(
-        self, communication: str | Communication = "dense", bucket_bytes: int = 32 << 20
+        self,
+        communication: str | Communication = "dense",
+        bucket_bytes: int = 32 << 20,
+        silence_limit: float = 45.0,
+        stall_limit: float = 1800.0,
     ):
-        scheme = communication_lib.get(communication)
-        if bucket_bytes < 1:
-            raise ValueError(f"bucket_bytes={bucket_bytes} must be at least 1; the default is 32 << 20.")
         keras_hooks.install()
         saving.install()
-        collectives.start()
+        # The watchdog, which knows the cause, is to be the first whose patience ends.
+        patience = silence_limit if _is_positive(silence_limit) else 45.0
+        collectives.start(message_limit=patience + 15)
         device = _pin_device()
-        topology = collectives.find_topology()
-        scheme.validate(topology)
-        extended = StrategyExtended(
-            self, collectives.Collectives(topology), scheme, bucket_bytes, device
-        )
+        workers = collectives.Collectives(collectives.find_topology())
+        with agreement.together(workers):
+            scheme = communication_lib.get(communication)
+            for name, number in (("bucket_bytes", bucket_bytes), ("silence_limit", silence_limit)):
+                if not _is_positive(number):
+                    raise ValueError(f"{name}={number!r} must be a number greater than 0.")
+            if not (_is_positive(stall_limit) and stall_limit >= silence_limit):
+                raise ValueError(
+                    f"stall_limit={stall_limit!r} must be a number of seconds, at least "
+                    f"silence_limit={silence_limit}."
+                )
+            scheme.validate(workers.topology)
+        if workers.topology.num_workers > 1:
+            settings = {
+                "SparseStrategy's communication": repr(scheme),
+                "SparseStrategy's bucket_bytes": bucket_bytes,
+                "SparseStrategy's limits": [silence_limit, stall_limit],
+            }
+            _require_same_program(settings, device, workers)
+        extended = StrategyExtended(self, workers, scheme, bucket_bytes, device)
         # MirroredStrategy's own constructor would claim all local devices. The name is inherited
         # because both Kerases admit only strategies of that class to loss scaling and backups.
         tf.distribute.Strategy.__init__(self, extended)
+        watch = watchdog.watch(workers, silence_limit, stall_limit)
+        if watch is not None:
+            weakref.finalize(self, watch.close).atexit = False
 
     @property
     def topology(self) -> Topology:
@@ -114,6 +145,23 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
     def __deepcopy__(self, memo):
         raise _copy_error()
+
+
+def _is_positive(number) -> bool:
+    return isinstance(number, numbers.Real) and number > 0
+
+
+def _require_same_program(settings, device, workers):
+    packages = ("tensorflow", "keras", "tf_keras", "horovod", "tf_sparse_strategy")
+    facts = {
+        **settings,
+        **{name: getattr(sys.modules.get(name), "__version__", None) for name in packages},
+        "TF_USE_LEGACY_KERAS": os.environ.get("TF_USE_LEGACY_KERAS"),
+        "device": device.partition(":")[0],
+    }
+    agreement.require_same(
+        facts, workers, "Run the same program, with the same packages, on all machines."
+    )
 
 
 def _copy_error() -> ValueError:

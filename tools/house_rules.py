@@ -13,6 +13,7 @@ LAYERS = (
     (
         "tf_sparse_strategy.call_site",
         "tf_sparse_strategy.collectives",
+        "tf_sparse_strategy.launcher",
         "tf_sparse_strategy.topology",
         "tf_sparse_strategy.traffic",
         "tf_sparse_strategy.wire",
@@ -38,6 +39,7 @@ LAYERS = (
         "tf_sparse_strategy.saving",
         "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.trace",
+        "tf_sparse_strategy.watchdog",
     ),
     ("tf_sparse_strategy.extended",),
     ("tf_sparse_strategy.callbacks", "tf_sparse_strategy.strategy"),

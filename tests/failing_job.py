@@ -1,0 +1,134 @@
+"""Starts workers on this machine as Horovod's launcher does, and leaves the failing ones alone.
+
+horovodrun ends all workers when one fails; here each must end by itself.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+WORKER = ROOT / "tests" / "multiprocess" / "failure_worker.py"
+STARTING = 150  # seconds, on a busy machine
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    "PYTHONUNBUFFERED": "1",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+}
+
+
+@dataclasses.dataclass
+class Ended:
+    """How one worker ended.
+
+    Args:
+      code: its exit code; None where it had to be killed.
+      seconds: between the fault and its end.
+      output: what it printed.
+    """
+
+    code: int | None
+    seconds: float
+    output: str
+
+
+@contextlib.contextmanager
+def _rendezvous(slots):
+    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, verbose=0)
+    server.init(slots)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def run(workers: int, *arguments, present=None, within: float = 60.0, environment=None):
+    """Runs failure_worker.py.
+
+    Args:
+      workers: P.
+      arguments: of the program.
+      present: the ranks that are started; all by default.
+      within: seconds that a worker has after the fault.
+      environment: more of it.
+
+    Returns:
+      {rank: Ended}.
+    """
+    slots = get_host_assignments(parse_hosts(f"localhost:{workers}"), workers)
+    command = [sys.executable, str(WORKER), *map(str, arguments)]
+    with _rendezvous(slots) as port, contextlib.ExitStack() as stack:
+        launcher = create_run_env_vars("127.0.0.1", ["lo"], port)
+        common = {**ENVIRONMENT, **(environment or {}), **{k: str(v) for k, v in launcher.items()}}
+        job = {}
+        for slot in slots:
+            if present is not None and slot.rank not in present:
+                continue
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command,
+                    env={**common, **create_slot_env_vars(slot)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            job[slot.rank] = process
+        return _watch(job, within)
+
+
+def _watch(job, within):
+    outputs = {rank: [] for rank in job}
+
+    def read(rank):
+        for line in job[rank].stdout:
+            outputs[rank].append(line)
+
+    readers = [threading.Thread(target=read, args=(rank,)) for rank in job]
+    for reader in readers:
+        reader.start()
+    begin = time.time()
+    fault, ended = None, {}
+    while len(ended) < len(job):
+        time.sleep(0.05)
+        now = time.time()
+        if fault is None:
+            said = re.search(r"fault at ([0-9.]+)", "".join(sum(outputs.values(), [])))
+            fault = said and float(said[1])
+        for rank, process in job.items():
+            if rank not in ended and process.poll() is not None:
+                ended[rank] = now
+        if now > (fault + within if fault else begin + STARTING):
+            break
+    for process in job.values():
+        process.kill()
+    for reader in readers:
+        reader.join()
+    return {
+        rank: Ended(
+            job[rank].returncode if rank in ended else None,
+            ended.get(rank, now) - (fault or begin),
+            "".join(lines),
+        )
+        for rank, lines in outputs.items()
+    }

@@ -1,0 +1,49 @@
+"""What Horovod's launcher tells a worker through the environment, and what we tell Horovod so."""
+
+import contextlib
+import math
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+_MESSAGE_LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+_NOTICE_SECONDS = 10
+
+
+def host_name() -> str:
+    """The host this worker runs on, as the launcher calls it."""
+    return os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+
+
+def set_message_limit(seconds: float) -> None:
+    """How long Horovod waits for another worker's message, unless the user has said so."""
+    if math.isfinite(seconds):
+        os.environ.setdefault(_MESSAGE_LIMIT, str(math.ceil(seconds)))
+
+
+@contextlib.contextmanager
+def notice_of_missing_workers() -> Iterator[None]:
+    """Says, while the block takes long to bring all workers together, what may be missing.
+
+    When one never comes, Horovod aborts the process by itself, and does not say why.
+    """
+    notice = threading.Timer(_NOTICE_SECONDS, _say_who_is_waited_for)
+    notice.daemon = True
+    if int(os.environ.get("HOROVOD_SIZE", 1)) > 1:
+        notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+def _say_who_is_waited_for():
+    rank, size = os.environ.get("HOROVOD_RANK"), os.environ.get("HOROVOD_SIZE")
+    limit, interface = os.environ.get(_MESSAGE_LIMIT, "30"), os.environ.get("HOROVOD_GLOO_IFACE")
+    sys.stderr.write(
+        f"tf_sparse_strategy, rank {rank} ({host_name()}): has waited {_NOTICE_SECONDS} s for all {size} "
+        "workers to start. If one has ended, makes no SparseStrategy, or cannot be reached by the interface "
+        f"{interface!r}, Horovod will abort this one {limit} s after it began to wait ({_MESSAGE_LIMIT}).\n"
+    )

@@ -1,0 +1,61 @@
+"""The line of the user's program that a thread is at."""
+
+import linecache
+import pathlib
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterable
+from types import FrameType
+
+_PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
+_LIBRARIES = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
+
+
+def _is_of_a_library(filename: str) -> bool:
+    installed = {"site-packages", "dist-packages"} & set(pathlib.PurePath(filename).parts)
+    return bool(
+        installed
+        or filename.startswith(("<", *(f"{path}/" for path in _LIBRARIES)))
+        or "__autograph_generated" in filename
+    )
+
+
+def users_line(calls: Iterable[tuple[FrameType, int]]) -> str:
+    """Describes the innermost call that is not in a library; the outermost if all are.
+
+    Args:
+      calls: (frame, line number), innermost first: `traceback.walk_stack`.
+
+    Returns:
+      e.g. "train.py:12 in main: model.fit(dataset)".
+    """
+    outermost = None
+    for frame, number in calls:
+        if frame.f_code.co_filename.startswith("<"):
+            continue
+        outermost = frame, number
+        if not _is_of_a_library(frame.f_code.co_filename):
+            break
+    if outermost is None:
+        return "no line of Python"
+    code = outermost[0].f_code
+    text = linecache.getline(code.co_filename, outermost[1]).strip()
+    function = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    return f"{code.co_filename}:{outermost[1]}{function}: {text}"
+
+
+def main_thread_frame() -> FrameType | None:
+    """Where the main thread is."""
+    return sys._current_frames().get(threading.main_thread().ident)
+
+
+def main_thread_line() -> str:
+    """The line of the user's program that the main thread is at."""
+    return users_line(traceback.walk_stack(main_thread_frame()))
+
+
+def error_line(error: BaseException) -> str:
+    """The line of the user's program that led to `error`."""
+    return users_line(reversed(list(traceback.walk_tb(error.__traceback__))))

@@ -1,0 +1,238 @@
+"""The thread that reports, listens, judges, and ends the process when nothing else will.
+
+Each worker tells rank 0, a few times per limit, which collectives it waits in and at which line of the
+user's program it is; rank 0 answers that it lives. Rank 0 judges all workers, each of the others rank 0
+(verdict.py), and the first final verdict goes to everybody, is printed by everybody, and ends the job:
+
+* where Horovod noticed too, its error rises in the user's program, which ends as its author wants;
+* a worker that stands in a collective, or at the end of its program, `_GRACE` seconds after the verdict is
+  ended here, with exit code `EXIT_CODE`: its main thread is in C++ and would never come back.
+
+Nothing runs per step: a place in the program counts its calls and their ends anyway (call_site.py), and this
+thread reads the counters.
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import secrets
+import sys
+import threading
+import time
+
+from tf_sparse_strategy import agreement
+from tf_sparse_strategy.collectives import Collectives, is_horovods
+from tf_sparse_strategy.launcher import host_name
+from tf_sparse_strategy.watchdog import source_line
+from tf_sparse_strategy.watchdog.channel import Channel
+from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
+
+EXIT_CODE = 75  # "temporary failure" in sysexits.h: start the job again, it will resume
+_GRACE = 5.0  # seconds for the program to end by itself after a verdict
+_REPORTS_PER_LIMIT = 15
+_SHORTEST_WAIT = 0.5  # seconds: what is shorter is not reported
+_LAST_WORDS = 10.0  # seconds that a failed worker waits to hear what caused it
+
+
+def watch(
+    collectives: Collectives, silence_limit: float, stall_limit: float
+) -> "Watchdog | None":
+    """Starts watching; None for a single worker. Collective.
+
+    Args:
+      collectives: whose operations are watched.
+      silence_limit, stall_limit: seconds; see `verdict`.
+
+    Raises:
+      RuntimeError: a worker cannot reach rank 0 beside Horovod.
+    """
+    topology = collectives.topology
+    if topology.num_workers == 1:
+        return None
+    token = secrets.token_hex(16)
+    channel = Channel(token)
+    row = {"host": host_name()}
+    with agreement.together(collectives):
+        if topology.rank == 0:
+            row |= {"address": channel.listen(), "token": token}
+    rows = agreement.gather(row, collectives)
+    with agreement.together(collectives):
+        if topology.rank == 0:
+            channel.admit(topology.num_workers)
+        else:
+            channel = Channel(rows[0]["token"])
+            channel.connect(rows[0]["address"], topology.rank)
+    hosts = [row["host"] for row in rows]
+    return Watchdog(collectives, channel, hosts, silence_limit, stall_limit)
+
+
+class Watchdog:
+    """One worker's watch over a job; made by `watch`.
+
+    Args:
+      collectives: of this worker.
+      channel: joined.
+      hosts: of each rank.
+      silence_limit, stall_limit: seconds.
+    """
+
+    def __init__(self, collectives, channel: Channel, hosts, silence_limit, stall_limit):
+        self._sites = collectives.sites
+        self._channel = channel
+        self._limits = silence_limit, stall_limit
+        self._interval = min(silence_limit / _REPORTS_PER_LIMIT, 10.0)
+        self._rank = collectives.topology.rank
+        known = range(len(hosts)) if self._rank == 0 else (0, self._rank)
+        self._workers = {rank: Worker(rank, hosts[rank]) for rank in known}
+        self._heard = dict.fromkeys(known, time.monotonic())
+        self._since: dict[tuple[str, int], float] = {}
+        self._end: End | None = None  # how this program ends, once it does
+        self._stop = False
+        self._told = threading.Event()  # the others know how this program ended
+        self._decided = threading.Event()
+        self._cause: str | None = None
+        self._next_report = 0.0
+        self._next_warning = silence_limit
+        self._process = os.getpid()
+        atexit.register(self._at_exit)
+        self._thread = threading.Thread(target=self._run, name="tss_watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops watching."""
+        atexit.unregister(self._at_exit)
+        self._stop = True
+        with contextlib.suppress(OSError):
+            self._channel.wake()
+
+    # ---- the thread -----------------------------------------------------------------------------
+
+    def _run(self):
+        last = time.monotonic()
+        while self._cause is None:
+            arrived = self._channel.poll(self._interval)
+            now = time.monotonic()
+            if now - last > 3 * self._interval + 1:
+                self._heard = {rank: now for rank in self._heard}  # it was us who slept
+            last = now
+            for rank, message in arrived:
+                self._hear(rank, message, now)
+            if self._stop:
+                self._channel.send(_of_end(End()))
+                self._channel.close()
+                return
+            self._report(now)
+            self._judge(now)
+        self._see_it_end()
+
+    def _hear(self, rank, message, now):
+        self._heard[rank] = now
+        worker = self._workers[rank]
+        if message is None:
+            self._workers[rank] = dataclasses.replace(worker, end=worker.end or End(said=False))
+        elif "end" in message:
+            self._workers[rank] = dataclasses.replace(worker, end=End(**message["end"]))
+        elif "verdict" in message:
+            self._decide(**message["verdict"])
+        elif "waits" in message:
+            self._workers[rank] = dataclasses.replace(worker, **message)
+
+    def _report(self, now):
+        """Tells the others, when it is time, and notes for itself, how this worker is."""
+        if self._end is not None and not self._told.is_set():
+            self._workers[self._rank] = dataclasses.replace(
+                self._workers[self._rank], end=self._end
+            )
+            self._channel.send(_of_end(self._end))
+            self._told.set()
+        if now < self._next_report:
+            return
+        self._next_report = now + self._interval
+        self._since = {call: self._since.get(call, now) for call in self._sites.in_flight().items()}
+        waits = {name: now - since for (name, _), since in self._since.items()}
+        mine = {
+            "waits": {name: s for name, s in waits.items() if s >= _SHORTEST_WAIT},
+            "line": source_line.main_thread_line(),
+        }
+        if self._rank == 0:
+            self._workers[0] = dataclasses.replace(self._workers[0], **mine)
+            self._channel.send({})  # rank 0 alone compares waits
+        else:
+            self._channel.send(mine)
+
+    def _judge(self, now):
+        if self._cause is not None:
+            return
+        others = [
+            dataclasses.replace(
+                worker, silent=now - self._heard[rank], reachable=self._channel.reaches(rank)
+            )
+            for rank, worker in self._workers.items()
+            if rank != self._rank
+        ]
+        found = verdict([self._workers[self._rank], *others], *self._limits)
+        if found is None:
+            self._next_warning = self._limits[0]
+        elif found.final:
+            self._channel.send({"verdict": {"text": found.text, "stall": found.stall}})
+            self._decide(found.text, found.stall)
+        elif found.seconds >= self._next_warning:
+            self._next_warning = 2 * found.seconds
+            left = self._limits[1] - found.seconds
+            self._print(f"{found.text}\nThe job will be ended in {left:.0f} s.")
+
+    def _decide(self, text: str, stall: bool):
+        if self._cause is None:
+            self._cause, self._is_stall = text, stall
+            self._print(f"the job ends: {text}")
+            self._decided.set()
+
+    def _see_it_end(self):
+        """Ends the process where the program does not."""
+        begin = changed = time.monotonic()
+        before = None
+        while True:
+            now = time.monotonic()
+            frame = source_line.main_thread_frame()
+            where = id(frame), frame and frame.f_lasti, self._end, self._sites.in_flight()
+            if where != before:
+                before, changed = where, now
+            in_collective = self._is_stall or bool(where[-1])
+            patience = _GRACE if in_collective else self._limits[0 if self._end else 1]
+            if now - changed >= patience or now - begin >= self._limits[1]:
+                self._print(f"ended, for the cause above, at {source_line.main_thread_line()}")
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                os._exit(EXIT_CODE)
+            self._report(now)  # not judged any more, but rank 0 must not seem dead
+            time.sleep(min(self._interval, 0.5))
+
+    def _print(self, text: str):
+        prefix = f"tf_sparse_strategy, rank {self._rank} ({self._workers[self._rank].host}): "
+        os.write(2, "".join(f"{prefix}{line}\n" for line in text.splitlines()).encode())
+
+    # ---- the end of the program -----------------------------------------------------------------
+
+    def _at_exit(self):
+        """Runs before Horovod's own, which ends it on all workers."""
+        if os.getpid() != self._process:
+            return  # a fork
+        said_before = self._decided.is_set()
+        self._end = _end_by(getattr(sys, "last_value", None))
+        with contextlib.suppress(OSError):
+            self._channel.wake()
+        self._told.wait(1.0)
+        if self._end.consequence and self._decided.wait(_LAST_WORDS) and said_before:
+            self._print(f"the cause of the error above: {self._cause}")
+
+
+def _of_end(end: End) -> dict:
+    return {"end": dataclasses.asdict(end)}
+
+
+def _end_by(error: BaseException | None) -> End:
+    if error is None or isinstance(error, SystemExit):
+        return End()
+    text = f"{type(error).__name__}: {error}"[:2000]
+    return End(error=f"{text}\n  at {source_line.error_line(error)}", consequence=is_horovods(error))
