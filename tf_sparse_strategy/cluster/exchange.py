@@ -6,8 +6,8 @@ input and output. Both need less than a job does: no port but those in use alrea
 
 from __future__ import annotations
 
-import http.client
 import json
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -54,31 +54,33 @@ class ThroughRendezvous:
         scope, self._round = f"tss_doctor_{self._round}", self._round + 1
         self._request("PUT", f"/{scope}/{self.rank}", json.dumps(value))
         deadline = time.monotonic() + self._patience
-        values = [None] * self._size
-        missing = set(range(self._size))
-        while missing and time.monotonic() < deadline:
-            for rank in sorted(missing):
-                answer = self._request("GET", f"/{scope}/{rank}")
-                if answer is not None:
-                    values[rank] = json.loads(answer)
-                    missing.remove(rank)
-            time.sleep(0.05)
+        values, pause = [None] * self._size, 0.02
+        for rank in range(self._size):
+            while (answer := self._request("GET", f"/{scope}/{rank}")) is None:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(pause)
+                pause = min(1.2 * pause, 1.0)
+            values[rank] = answer and json.loads(answer)
         return values
 
-    def _request(self, method: str, path: str, body: str | None = None) -> bytes | None:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
+    def _request(self, method: str, path: str, body: str = "") -> str | None:
+        """Returns what the store answers, None when it has no such value (yet)."""
+        content = body.encode()
+        head = f"{method} {path} HTTP/1.0\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.read() if response.status == http.client.OK else None
+            with socket.create_connection((self._host, self._port), timeout=10) as line:
+                line.sendall(head.encode() + content)
+                # To the end, so that the store hangs up first: the port here is free again at once.
+                answer = line.makefile("rb").read().decode()
         except OSError as error:
             raise ExchangeError(
                 f"rank {self.rank} cannot reach the launcher's rendezvous at "
                 f"{self._host}:{self._port} ({error}): allow TCP to every port between the nodes, "
                 "and start the job from one of them."
             ) from error
-        finally:
-            connection.close()
+        status, _, value = answer.partition("\r\n\r\n")
+        return value if " 200 " in status.partition("\r\n")[0] else None
 
 
 class ThroughPipe:

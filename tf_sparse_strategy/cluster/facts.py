@@ -131,5 +131,5 @@ def free_ports(address: str, wanted: int) -> tuple[int, str | None]:
             try:
                 opened.enter_context(socket.create_server((address, 0)))
             except OSError as error:
-                return number, error.strerror
+                return number, os.strerror(error.errno)
     return wanted, None

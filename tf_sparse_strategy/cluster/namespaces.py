@@ -18,7 +18,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
@@ -34,8 +33,12 @@ _PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2",
 _QUIET = f"""PATH="$PATH:{_SBIN}"
 echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
 ip link set lo up"""
+# The hosts file lies in a memory of its own, so that it vanishes with the node.
 _NODE_SETUP = f"""set -e
-mount --bind "$2" /etc/hosts
+mount -t tmpfs tmpfs /sys
+printf %s "$2" > /sys/hosts
+mount --bind /sys/hosts /etc/hosts
+umount --lazy /sys
 mount -t sysfs sysfs /sys
 echo "$1" > /proc/sys/kernel/hostname
 set +e
@@ -248,11 +251,6 @@ class Network:
 
 def _make_nodes(number: int) -> Iterator[Node]:
     addresses = {f"node{i}": str(_SUBNET[i + 1]) for i in range(number)}
-    # Bound over /etc/hosts, the file stays when its name is gone.
-    with tempfile.NamedTemporaryFile("w", prefix="netlab_hosts_") as hosts:
-        os.chmod(hosts.name, 0o644)
-        hosts.write("127.0.0.1 localhost\n")
-        hosts.writelines(f"{address} {name}\n" for name, address in addresses.items())
-        hosts.flush()
-        for name, address in addresses.items():
-            yield Node(name, address, hosts.name)
+    hosts = "127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in addresses.items())
+    for name, address in addresses.items():
+        yield Node(name, address, hosts)

@@ -65,6 +65,11 @@ def main(argv: list[str]) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("no command: write it after --, e.g. `tss netlab -- python train.py`.")
+    try:
+        if args.json:
+            args.json.touch()  # now, not after hours
+    except OSError as error:
+        parser.error(f"--json: {error}")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:

@@ -1,9 +1,10 @@
-"""Smoke test of the installed wheel: its names, its operators, a training with one worker.
+"""Smoke test of the installed wheel: its names, its command, its operators, a training with one worker.
 
 Run as `python smoke_test.py SITE_PACKAGES` outside the checkout.
 """
 
 import pathlib
+import subprocess
 import sys
 
 import keras
@@ -20,6 +21,10 @@ def main() -> None:
     assert not (site / "tests").exists(), "the wheel ships the tests"
     for name in tss.__all__:
         assert hasattr(tss, name), f"tss.__all__ names {name}, which is missing"
+
+    tss_command = pathlib.Path(sys.executable).with_name("tss")
+    said = subprocess.run([tss_command, "--help"], check=True, capture_output=True, text=True).stdout
+    assert "netlab" in said and "doctor" in said, f"tss --help says {said}"
 
     top = custom_ops.mstopk(np.array([1.0, -3.0, 2.0], "float32"), 1)
     assert top.indices.numpy().tolist() == [1], f"custom_ops.mstopk selects {top.indices}"
