@@ -8,20 +8,23 @@ A collective that S workers wait for, over links that all work at once, takes
   that wait for one another pay it each.
 - *hops*: messages that wait for one another. They are the slower class's as soon as there are two nodes: a
   group inside a node is an all-to-all with empty messages to all others.
-- *local bytes* are what the busiest worker sends inside its node, *cross bytes* what the busiest node sends to
-  others: its workers share one link. Links are full duplex, and as much arrives as leaves.
+- *local bytes* are what the busiest worker sends inside its node, *cross bytes* what the busiest node sends
+  to others: its workers share one link. Links are full duplex, and as much arrives as leaves.
 
-| method                  | phases | hops                | local bytes  | cross bytes (G workers on each of M nodes) |
-|-------------------------|--------|---------------------|--------------|--------------------------------------------|
-| all_reduce GLOBAL       | 1      | 2(P-1)              | 2n(P-1)/P    | 2n(P-1)/P, one worker per node sends       |
-| all_gather GLOBAL       | 1      | P-1                 | n(P-1)       | n(P-1)                                     |
-| all_to_all GLOBAL       | 1      | 2                   | n(G-1)/P     | G n(P-G)/P                                 |
-| all_to_all LOCAL        | 1      | 2                   | n(G-1)/G     | 0                                          |
-| all_to_all CROSS        | 1      | 2                   | 0            | G n(M-1)/M                                 |
-| reduce_scatter          | 1      | as an all-to-all and a sum, whose time is not counted                   |
-| all_gather LOCAL, CROSS | 1      | as an all-to-all of S n bytes                                           |
-| all_reduce LOCAL, CROSS | 2      | as a reduce_scatter and an all_gather of n/S bytes                      |
-| broadcast               | 1      | 2 + 3 ceil(log2 P)  | n            | n per message that leaves a node           |
+With n bytes per worker, G workers on each of M nodes, and ranks that follow the nodes:
+
+| method                  | phases | hops               | local bytes | cross bytes          |
+|-------------------------|--------|--------------------|-------------|----------------------|
+| all_reduce GLOBAL       | 1      | 2(P-1)             | 2n(P-1)/P   | 2n(P-1)/P            |
+| all_gather GLOBAL       | 1      | P-1                | n(P-1)      | n(P-1)               |
+| all_to_all GLOBAL       | 1      | 2                  | n(G-1)/P    | G n(P-G)/P           |
+| all_to_all LOCAL        | 1      | 2                  | n(G-1)/G    | 0                    |
+| all_to_all CROSS        | 1      | 2                  | 0           | G n(M-1)/M           |
+| broadcast               | 1      | 2 + 3 ceil(log2 P) | n per round | n per sender of a node, per round |
+
+A reduce_scatter is an all-to-all and a sum, whose time is not counted; an all_gather LOCAL or CROSS is an
+all-to-all of S n bytes; an all_reduce LOCAL or CROSS is a reduce_scatter and an all_gather of n/S bytes. In
+rings one worker of each node sends to another node; where ranks alternate between nodes, all do.
 
 An all-to-all exchanges the splits first (two hops); a broadcast is never in Horovod's cache, so that its
 request travels to rank 0 and the answer back by a tree. Rounding up to whole elements is the caller's.

@@ -1,27 +1,19 @@
 """LOCAL and CROSS collectives: all-to-all with empty splits, or Horovod process sets?
 
-make bench-group_collectives              measures and prints the tables
-python -m benchmarks.group_collectives.main --json FILE    also keeps what was measured
-python -m benchmarks.group_collectives.main --document     writes the tables of the committed
-                                          results into docs/group_collectives.md
+make bench-group_collectives                         measures, publishes; some 3 minutes
+python -m benchmarks.group_collectives.main --quick  small vectors and few rounds; prints only
 """
 
-import argparse
-import datetime
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 
+from benchmarks import report
 from benchmarks.group_collectives import tables
 
-ROOT = pathlib.Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks/group_collectives/results/results.json"
-DOCUMENT = ROOT / "docs/group_collectives.md"
 # Name of the job, as measure.py knows it: (horovodrun's -H, node of each rank).
 JOBS = {
     "process_sets": ("localhost:2,127.0.0.1:2", "0,0,1,1"),
@@ -30,50 +22,42 @@ JOBS = {
 }
 
 
-def environment() -> dict:
-    """What a reader needs to judge the figures."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}",
-        "load average at start": os.getloadavg()[0],
-        "Python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("tensorflow", "horovod", "numpy")},
-    }
-
-
-def run(job: str) -> list[dict]:
+def run(job: str, quick: bool) -> list[dict]:
     """Runs one job under horovodrun and returns its records."""
     hosts, nodes = JOBS[job]
+    print(f"{job}: workers on {hosts}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         output = os.path.join(scratch, "records.json")
-        worker = [sys.executable, "-m", "benchmarks.group_collectives.measure"]
+        worker = [sys.executable, "-m", "benchmarks.group_collectives.measure", job, output]
+        worker += ["--nodes", nodes] + ["--quick"] * quick
         launcher = pathlib.Path(sys.executable).with_name("horovodrun")
         count = str(nodes.count(",") + 1)
         subprocess.run(
-            [launcher, "--gloo", "-np", count, "-H", hosts, *worker, job, output, "--nodes", nodes],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-            cwd=ROOT,
+            [launcher, "--gloo", "-np", count, "-H", hosts, *worker],
+            env={**os.environ, "PYTHONPATH": str(report.ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            cwd=report.ROOT,
             check=True,
         )
         return json.loads(pathlib.Path(output).read_text())
 
 
-def main() -> None:
-    """Measures, prints, and writes what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=pathlib.Path, help="file for the measurements")
-    parser.add_argument(
-        "--document", action="store_true", help="renew the document's tables; measure nothing"
-    )
-    args = parser.parse_args()
-    if args.document:
-        DOCUMENT.write_text(tables.insert(DOCUMENT.read_text(), json.loads(RESULTS.read_text())))
-        return
-    results = {"environment": environment(), "jobs": {job: run(job) for job in JOBS}}
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(tables.render(results))
+def wrong_results_so_far() -> list[dict]:
+    """Records of earlier published runs that held wrong results: rare, hence kept."""
+    results = json.loads(report.results_file("group_collectives").read_text())
+    fresh = [
+        {"date": results["environment"]["date"], "job": job}
+        | {key: value for key, value in record.items() if key != "seconds"}
+        for job, records in results["jobs"].items()
+        for record in records
+        if record["wrong"]
+    ]
+    return results["seen_wrong"] + fresh
+
+
+def measure(quick: bool) -> dict:
+    """All jobs, one after the other."""
+    return {"seen_wrong": wrong_results_so_far(), "jobs": {job: run(job, quick) for job in JOBS}}
 
 
 if __name__ == "__main__":
-    main()
+    report.main("group_collectives", __doc__, measure, tables.render)

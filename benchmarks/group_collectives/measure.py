@@ -15,6 +15,7 @@ from tf_sparse_strategy.topology import Topology
 
 WARM_UP = 2
 ROUNDS = 9
+QUICK_BYTES, QUICK_ROUNDS = 1 << 20, 2  # --quick: at most these
 
 
 def vector(rank: int, n: int) -> np.ndarray:
@@ -22,11 +23,11 @@ def vector(rank: int, n: int) -> np.ndarray:
     return ((np.arange(n) * 7 + rank * 13) % 1000).astype(np.float32)
 
 
-def measure(experiment, size: int, comm) -> list[dict]:
+def measure(experiment, size: int, comm, rounds: int) -> list[dict]:
     """Times each variant once per round, one after the other.
 
     Returns one record per variant; its seconds are those of the slowest worker in each round, and
-    `wrong` the results that differed from NumPy's, over rounds, warm-up and workers.
+    `wrong` of the `checked` results differed from NumPy's, over rounds, warm-up and workers.
     """
     rank, workers, n = comm.topology.rank, comm.topology.num_workers, size // 4
     x = tf.constant(vector(rank, n))
@@ -34,7 +35,7 @@ def measure(experiment, size: int, comm) -> list[dict]:
     functions = {name: tf.function(fn) for name, fn in experiment.variants.items()}
     times = {name: [] for name in functions}
     wrong = dict.fromkeys(functions, 0)
-    for number in range(WARM_UP + ROUNDS):
+    for number in range(WARM_UP + rounds):
         order = list(functions) if number % 2 else list(functions)[::-1]
         for name in order:
             comm.barrier()
@@ -52,6 +53,7 @@ def measure(experiment, size: int, comm) -> list[dict]:
             "bytes": size,
             "seconds": seconds,
             "wrong": count,
+            "checked": (WARM_UP + rounds) * workers,
         }
         for name, seconds, count in zip(functions, slowest, failures, strict=True)
     ]
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("job", choices=["process_sets", "no_process_sets", "overhead"])
     parser.add_argument("output")
     parser.add_argument("--nodes", required=True, help="the node of each rank, e.g. 0,0,1,1")
+    parser.add_argument("--quick", action="store_true", help="small vectors and few rounds")
     args = parser.parse_args()
 
     # Process sets must be known before Horovod starts, hence before it could tell the topology.
@@ -83,7 +86,11 @@ def main() -> None:
     records = []
     for experiment in chosen:
         for size in experiment.sizes:
-            records += measure(experiment, size, comm)
+            if args.quick and size > QUICK_BYTES:
+                continue
+            records += measure(experiment, size, comm, QUICK_ROUNDS if args.quick else ROUNDS)
+            if comm.topology.rank == 0:
+                print(f"{experiment.name}, {size} bytes", flush=True)
     if comm.topology.rank == 0:
         with open(args.output, "w") as file:
             json.dump(records, file)

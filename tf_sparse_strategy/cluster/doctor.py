@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,7 @@ examples:
   tss doctor                                      this machine
   tss doctor -H vm1:4,vm2:4                       these machines, over ssh as horovodrun does
   horovodrun -np 2 -H vm1:1,vm2:1 tss doctor      as a job, under any launcher that uses Gloo
+  horovodrun -np 8 -H vm1:4,vm2:4 tss doctor --measure --model links.json
   sudo tss netlab --nodes 2 --local 1 -- tss doctor
 
 The exit code is 1 when a job would fail, 0 otherwise; warnings do not count."""
@@ -49,6 +51,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:WORKERS,...",
         help="examine these machines, as horovodrun's -H",
     )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="then measure latency and speed of the links, a few seconds; as a job only",
+    )
+    parser.add_argument(
+        "--model", type=pathlib.Path, metavar="FILE", help="keep what --measure finds, as JSON"
+    )
     parser.add_argument("--pipe", type=int, help=argparse.SUPPRESS)  # started by another doctor
     return parser
 
@@ -57,6 +67,13 @@ def main(argv: list[str]) -> int:
     """Returns 0 when a job would run, 1 when not, 2 for wrong arguments."""
     parser = _parser()
     args = parser.parse_args(argv)
+    if args.measure and args.hosts:
+        parser.error(
+            "--measure needs all workers of a job, -H starts none: run it under the launcher, e.g. "
+            f"`horovodrun -np P -H {args.hosts} tss doctor --measure`."
+        )
+    if args.model and not args.measure:
+        parser.error("--model FILE keeps what --measure finds: give both.")
     try:
         if args.pipe is not None:
             examine_self(ThroughPipe(args.pipe))
@@ -68,12 +85,18 @@ def main(argv: list[str]) -> int:
         exchange = Alone()
         if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
             exchange = ThroughRendezvous(os.environ)
-        return examine_together(exchange)
+        code = examine_together(exchange)
     except ExchangeError as error:
         print(f"tss doctor: {error}", file=sys.stderr)
         return 1
     except ValueError as error:
         parser.error(str(error))
+    if args.measure and code == 0:
+        # Imported only here: examining needs neither TensorFlow nor a Horovod that loads.
+        from tf_sparse_strategy.cluster import links
+
+        links.measure(args.model)
+    return code
 
 
 def examine_self(exchange: Exchange) -> list[checks.Report | None]:

@@ -1,0 +1,36 @@
+"""Runs a benchmark's workers on an emulated cluster and brings back what rank 0 has written."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+from benchmarks.report import ROOT
+from tf_sparse_strategy.cluster import Netlab
+
+# Workers share the machine's cores: one thread of computation each, no accelerator.
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "PYTHONPATH": str(ROOT),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
+
+
+def run(lab: Netlab, module: str, *arguments: str, settings: dict[str, str] | None = None):
+    """Runs `python -m module FILE arguments...` on every worker; returns the JSON that is in FILE.
+
+    Raises:
+      RuntimeError: a worker failed; what it printed is printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="tss_bench_") as scratch:
+        output = pathlib.Path(scratch, "records.json")
+        command = [sys.executable, "-m", module, str(output), *arguments]
+        place = f"{len(lab.nodes)} nodes x {lab.local} workers, links of {lab.rate / 1e6:g} Mbit/s"
+        print(f"{place}: {module} {' '.join(arguments)} {settings or ''}", flush=True)
+        environment = {**os.environ, **_ENVIRONMENT, **(settings or {})}
+        result = lab.run(command, environment, echo=True)
+        if result.exit_code:
+            raise RuntimeError(f"{module} failed with exit code {result.exit_code}; see above.")
+        return json.loads(output.read_text())

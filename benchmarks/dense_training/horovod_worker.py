@@ -1,0 +1,72 @@
+"""A worker: SparseStrategy and Horovod's bare tape in turns, and the links' predictions."""
+
+import argparse
+import dataclasses
+import inspect
+import json
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from benchmarks.dense_training import training
+from tf_sparse_strategy import cost_model, link_measurement
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.collectives import Collectives
+
+BUCKET_BYTES = inspect.signature(tss.SparseStrategy).parameters["bucket_bytes"].default
+
+
+def predicted(strategy: tss.SparseStrategy, model, links: cost_model.LinkModel) -> float:
+    """Seconds of one step's reductions by the cost model; buckets one after the other."""
+    specs = [TensorSpec(i, tuple(v.shape), "float32", 4) for i, v in enumerate(model.trainable_variables)]
+    plan = BucketPlan.build(specs, BUCKET_BYTES)
+    scheme, topology = strategy.communication, strategy.topology
+    costs = [scheme.cost(bucket.num_elements, topology, links) for bucket in plan.buckets]
+    return sum(cost.seconds for cost in costs)
+
+
+def summed_gradient(tape, loss, variables):
+    """What a user of Horovod writes; its tape knows TensorFlow's variables, not Keras 3's."""
+    return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [v.value for v in variables])
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    strategies = {name: tss.SparseStrategy(name) for name in ("dense", "torus2d")}
+    workers, rank = hvd.size(), hvd.rank()
+    comm = Collectives(strategies["dense"].topology)
+    links = link_measurement.measure(comm)
+    methods = {
+        f"SparseStrategy({name})": training.strategy_method(strategy, workers, args.width)
+        for name, strategy in strategies.items()
+    }
+    methods["bare Horovod"] = training.plain_method(workers, args.width, summed_gradient)
+    methods["no communication"] = training.plain_method(workers, args.width)
+    differences = training.difference_to_one_process(methods, workers, rank, args.width)
+    largest = comm.all_reduce(tf.constant(list(differences.values()), tf.float64), op="max").numpy()
+    times = training.time_rounds(methods, workers, rank, args.rounds, args.steps)
+    if rank == 0:
+        found = {
+            "links": dataclasses.asdict(links),
+            "parameters": methods["bare Horovod"].model.count_params(),
+            "predicted": {
+                f"SparseStrategy({name})": predicted(strategy, methods["bare Horovod"].model, links)
+                for name, strategy in strategies.items()
+            },
+            "differences": dict(zip(methods, largest.tolist(), strict=True)),
+            "seconds": times,
+        }
+        with open(args.output, "w") as file:
+            json.dump(found, file)
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A worker: TensorFlow's MultiWorkerMirroredStrategy, with its ring over gRPC.
+
+A job of its own: TensorFlow must know the cluster before anything else runs, and Horovod's thread
+would take processor time from it. A custom loop, because Keras 3's `fit` fails under this strategy
+(keras-team/keras#20585).
+"""
+
+import argparse
+import json
+import os
+
+import tensorflow as tf
+
+from benchmarks.dense_training import training
+
+PORT = 23450
+
+
+def make_strategy(nodes: int, local: int, rank: int) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Finds the other workers on netlab's nodes, which are called node0, node1, ..."""
+    workers = [f"node{node}:{PORT + index}" for node in range(nodes) for index in range(local)]
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+    )
+    ring = tf.distribute.experimental.CommunicationImplementation.RING
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
+    )
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--local", type=int, required=True)
+    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    workers, rank = args.nodes * args.local, int(os.environ["HOROVOD_RANK"])
+    strategy = make_strategy(args.nodes, args.local, rank)
+    methods = {
+        "MultiWorkerMirroredStrategy": training.strategy_method(strategy, workers, args.width)
+    }
+    differences = training.difference_to_one_process(methods, workers, rank, args.width)
+    times = training.time_rounds(methods, workers, rank, args.rounds, args.steps)
+    if rank == 0:
+        with open(args.output, "w") as file:
+            json.dump({"differences": differences, "seconds": times}, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What every benchmark that renews a document shares: command line, environment, Markdown.
+
+A question `benchmarks/<question>` keeps its measurements in `results/results.json` and has its answer
+generated between two marks of `docs/<question>.md`.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+from collections.abc import Callable, Iterable
+from importlib import metadata
+
+ROOT = pathlib.Path(__file__).parents[1]
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+QUIET = 1.0  # load average below which nothing else ran
+
+Measure = Callable[[bool], dict]
+Render = Callable[[dict], str]
+
+
+def results_file(question: str) -> pathlib.Path:
+    """Where the published measurements of a question are."""
+    return ROOT / "benchmarks" / question / "results" / "results.json"
+
+
+def main(question: str, description: str, measure: Measure, render: Render) -> None:
+    """Measures, prints, publishes.
+
+    Args:
+      question: folder in benchmarks/ and name of the document.
+      description: for --help.
+      measure: from whether it shall be quick, the measurements as JSON values.
+      render: from measurements, the generated part of the document; pure.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few sizes and rounds, to see that it works; prints only"
+    )
+    parser.add_argument(
+        "--json", type=pathlib.Path, help="write the measurements to this file; publish nothing"
+    )
+    parser.add_argument(
+        "--document", action="store_true", help="renew the document from the results; measure nothing"
+    )
+    args = parser.parse_args()
+    published = results_file(question)
+    if args.document:
+        results = json.loads(published.read_text())
+    else:
+        before = environment()
+        results = {"environment": before, **measure(args.quick)}
+        results["environment"]["load average at end"] = round(os.getloadavg()[0], 2)
+    text = render(results)
+    print(text)
+    kept = args.json or (None if args.quick or args.document else published)
+    if kept:
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+    if args.document or kept == published:
+        document = ROOT / "docs" / f"{question}.md"
+        document.write_text(insert(document.read_text(), text))
+
+
+def environment() -> dict:
+    """What a reader needs to judge the figures."""
+    cpu = pathlib.Path("/proc/cpuinfo")
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{os.cpu_count()} CPU cores, {names[0] if names else platform.machine()}",
+        "system": f"{platform.system()} {platform.release()}",
+        "load average at start": round(os.getloadavg()[0], 2),
+        "Python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("tensorflow", "keras", "horovod", "numpy")},
+    }
+
+
+def environment_line(results: dict) -> str:
+    """One sentence, with a warning where other work disturbed the run."""
+    known = results["environment"]
+    line = ", ".join(f"{name} {value}" for name, value in known.items()) + "."
+    if known["load average at start"] > QUIET:
+        line += " **The machine was busy with other work: compare ratios, not times.**"
+    return line
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; all columns but the first are aligned right."""
+    header = list(header)
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def spread(values: list[float], scale: float) -> str:
+    """Median and quartiles, times `scale`."""
+    if len(values) == 1:
+        return f"{values[0] * scale:.3g}"
+    low, middle, high = (value * scale for value in statistics.quantiles(values, n=4))
+    return f"{middle:.3g} ({low:.3g}–{high:.3g})"
+
+
+def size(n: int) -> str:
+    """Bytes, in the largest unit that divides them."""
+    for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):
+        if n >= factor:
+            return f"{n // factor} {unit}"
+    return f"{n} B"
+
+
+def insert(document: str, text: str) -> str:
+    """Returns the document with the part between its marks replaced.
+
+    Raises:
+      ValueError: the marks are missing.
+    """
+    head, begin, rest = document.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the document needs the lines {BEGIN!r} and {END!r}, in this order.")
+    return f"{head}{BEGIN}\n{text.strip()}\n{END}{tail}"

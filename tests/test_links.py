@@ -1,0 +1,74 @@
+"""`tss doctor --measure`: the model of an emulated cluster is that of its links."""
+
+import json
+import os
+import pathlib
+import sys
+
+import pytest
+
+from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine, doctor, links
+from tf_sparse_strategy.cost_model import LinkModel
+from tf_sparse_strategy.topology import Topology
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCTOR = [sys.executable, "-m", "tf_sparse_strategy.cli", "doctor", "--measure", "--model"]
+ENVIRONMENT = {
+    **os.environ,
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
+
+
+@pytest.mark.parametrize("rate", [40e6, 160e6])
+def test_the_rate_of_the_links_is_found(tmp_path, rate):
+    """Within generous bounds, for a busy machine; half or twice the rate would be out of them."""
+    try:
+        check_machine()
+    except NetlabError as error:
+        pytest.skip(str(error))
+    file = tmp_path / "links.json"
+    with Netlab(nodes=2, local=1, rate=int(rate)) as lab:
+        result = lab.run([*DOCTOR, str(file)], env=ENVIRONMENT, timeout=180)
+    assert result.exit_code == 0, result.ranks
+    model = LinkModel.from_json(file.read_text())
+    assert 0.6 * rate < 8 / model.cross_beta < 1.1 * rate
+    assert 0 < model.cross_alpha < 0.1 and (model.local_alpha, model.local_beta) == (0, 0)
+    assert "links of 2 workers on 2 nodes" in result.ranks[0].stdout
+    assert not result.ranks[1].stdout
+
+
+def test_description_by_hand():
+    model = LinkModel(1e-5, 8e-9, 1e-4, 8e-8, phase=2e-3)
+    said = links.describe(model, Topology((0, 0, 1, 1), 0))
+    assert "starts after 2.00 ms" in said
+    assert "inside a node: 10 µs a message, 1000 Mbit/s of each worker" in said
+    assert "between nodes: 100 µs a message, 100 Mbit/s of each node" in said
+    assert "100 MB of gradients by dense: 12.003 s predicted" in said  # 150 MB at 80 ns, 6 hops, a phase
+
+
+def test_one_worker_and_uneven_nodes_have_no_prediction():
+    nothing = LinkModel(0.0, 0.0, 0.0, 0.0)
+    assert "none" in links.describe(nothing, Topology((0,), 0))
+    assert "predicted" not in links.describe(nothing, Topology((0, 0, 1), 0))
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--measure", "-H", "vm1:1,vm2:1"], "needs all workers of a job"),
+        (["--model", "links.json"], "give both"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, text, capsys):
+    with pytest.raises(SystemExit):
+        doctor.main(arguments)
+    assert text in capsys.readouterr().err
+
+
+def test_one_worker_alone_measures_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", raising=False)
+    file = tmp_path / "links.json"
+    links.measure(file)
+    assert set(json.loads(file.read_text()).values()) == {0.0}

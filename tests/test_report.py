@@ -1,0 +1,48 @@
+"""What benchmarks publish: the document says what the committed results say."""
+
+import importlib
+import json
+
+import pytest
+
+from benchmarks import report
+
+QUESTIONS = ["cost_model", "dense_training", "group_collectives"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_document_is_that_of_the_results(question):
+    tables = importlib.import_module(f"benchmarks.{question}.tables")
+    results = json.loads(report.results_file(question).read_text())
+    document = (report.ROOT / "docs" / f"{question}.md").read_text()
+    assert report.insert(document, tables.render(results)) == document
+    typed = report.insert(document, "")
+    assert typed != document  # negative control: there is something generated
+    assert typed.count("\n") < 40
+
+
+def test_insert_replaces_what_is_between_the_marks_alone():
+    document = f"before {report.BEGIN}\nold\n{report.END} after"
+    assert report.insert(document, "new\n") == f"before {report.BEGIN}\nnew\n{report.END} after"
+    with pytest.raises(ValueError, match="needs the lines"):
+        report.insert("no marks", "new")
+
+
+def test_spread_is_median_and_quartiles():
+    assert report.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 1e3) == "4e+03 (2e+03–6e+03)"
+    assert report.spread([0.25], 2) == "0.5"
+
+
+def test_sizes():
+    assert [report.size(n) for n in (16, 1 << 10, 3 << 20)] == ["16 B", "1 KB", "3 MB"]
+
+
+def test_a_busy_machine_is_named():
+    quiet = {"load average at start": 0.3}
+    assert "busy" not in report.environment_line({"environment": quiet})
+    assert "busy" in report.environment_line({"environment": {"load average at start": 3.0}})
+    assert report.environment()["tensorflow"].startswith("2.")
+
+
+def test_a_table_has_a_line_per_row():
+    assert report.table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |"
