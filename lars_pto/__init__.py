@@ -1,1 +1,8 @@
-"""LARS and LAMB, and the parallel tensor operator that divides layer-wise work over workers."""
+"""LARS and LAMB, and the parallel tensor operator that divides layer-wise work over workers.
+
+For tf_keras, `from lars_pto.legacy_keras import LARS, LAMB`.
+"""
+
+from lars_pto.keras3 import LAMB, LARS
+
+__all__ = ["LAMB", "LARS"]

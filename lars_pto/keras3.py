@@ -1,0 +1,67 @@
+"""LARS and LAMB as optimizers of Keras 3."""
+
+import keras
+
+from lars_pto import layerwise, norms, options
+
+
+class _LayerWise(keras.optimizers.Optimizer):
+    """Keras's optimizer around a rule of layer-wise rates.
+
+    Keras updates variable after variable, but the norms of all are taken at once, where the
+    gradients have just been summed over the workers. From there on a variable's "gradient" is the
+    tuple of its new values, and `update_step` assigns them.
+    """
+
+    def __init__(self, rule, exclusions, learning_rate, weight_decay, keras_options):
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **keras_options)
+        self._rule, self._exclusions = rule, exclusions
+
+    def build(self, variables):
+        """Creates the state; called by Keras with all variables."""
+        if self.built:
+            return
+        super().build(variables)
+        self._treatments = [
+            self._exclusions.treatment(v.path, len(v.shape), self._rule.weight_decay)
+            for v in variables
+        ]
+        self._slots = self.add_optimizer_variables(variables, self._rule.slot_names)
+
+    def _slots_of(self, variable):
+        index = self._get_variable_index(variable)
+        return [slot[index] for slot in self._slots]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return layerwise.values_for_gradients(
+            self._rule,
+            [pair for pair in super()._all_reduce_sum_gradients(grads_and_vars) if pair[0] is not None],
+            self._slots_of,
+            lambda variable: self._treatments[self._get_variable_index(variable)],
+            self.learning_rate,
+            self.iterations + 1,
+            norms.sums_of_squares,
+        )
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Assigns what `_all_reduce_sum_gradients` computed; called by Keras per variable."""
+        del learning_rate
+        for target, value in zip([variable, *self._slots_of(variable)], gradient, strict=True):
+            self.assign(target, value)
+
+    def _apply_weight_decay(self, variables):
+        """Nothing: the decay is part of the rule, and under its ratio."""
+
+    def get_config(self):
+        """The arguments of the constructor."""
+        return {**super().get_config(), **options.config_of(self._rule, self._exclusions)}
+
+
+@keras.saving.register_keras_serializable(package="lars_pto")
+class LARS(options.LarsOptions, _LayerWise):  # noqa: D101, documented in options.py
+    __doc__ = options.LarsOptions.__doc__
+
+
+@keras.saving.register_keras_serializable(package="lars_pto")
+class LAMB(options.LambOptions, _LayerWise):  # noqa: D101, documented in options.py
+    __doc__ = options.LambOptions.__doc__

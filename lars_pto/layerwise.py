@@ -1,0 +1,128 @@
+"""What LARS and LAMB share, whichever rule, whichever Keras."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from lars_pto.trust_ratio import Rule
+
+Measure = Callable[
+    [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[float]], tf.Tensor
+]  # as `norms.sums_of_squares`
+
+
+class Treatment(NamedTuple):
+    """How one variable is treated: its weight decay, and whether it has a rate of its own."""
+
+    decay: float
+    adapts: bool
+
+
+class Layer(NamedTuple):
+    """One variable in one step: values of this replica."""
+
+    weights: tf.Tensor
+    gradient: tf.Tensor | tf.IndexedSlices
+    slots: tuple[tf.Tensor, ...]
+    treatment: Treatment
+
+
+class Exclusions(NamedTuple):
+    """Which variables have no weight decay and no layer-wise rate.
+
+    Attributes:
+      vectors: whether those of rank 0 and 1 (biases, normalization) have neither.
+      weight_decay: regular expressions; a variable whose path matches one does not decay.
+      adaptation: the same for the layer-wise rate; None takes those of `weight_decay`.
+    """
+
+    vectors: bool = True
+    weight_decay: Sequence[str] = ()
+    adaptation: Sequence[str] | None = None
+
+    def treatment(self, path: str, rank: int, decay: float) -> Treatment:
+        """What these exclusions mean for one variable.
+
+        Example:
+          >>> Exclusions(weight_decay=["embedding"]).treatment("tokens/embedding", 2, 0.1)
+          Treatment(decay=0.0, adapts=False)
+          >>> Exclusions(weight_decay=["embedding"]).treatment("dense/kernel", 2, 0.1)
+          Treatment(decay=0.1, adapts=True)
+        """
+        vector = self.vectors and rank <= 1
+        adaptation = self.weight_decay if self.adaptation is None else self.adaptation
+        decays = not (vector or _matches(self.weight_decay, path))
+        return Treatment(decay if decays else 0.0, not (vector or _matches(adaptation, path)))
+
+
+def _matches(patterns: Sequence[str], path: str) -> bool:
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
+def update_layers(
+    rule: Rule, layers: Sequence[Layer], learning_rate: Any, step: Any, measure: Measure
+) -> list[tuple[tf.Tensor, ...]]:
+    """One step of `rule` for all layers, with one call of `measure` for all norms.
+
+    Computes in float32 (float64 for float64 weights). A sparse gradient is the dense one that it
+    stands for: duplicate rows are summed first, and momentum and decay move all rows.
+
+    Args:
+      rule: the update rule.
+      layers: the variables with their gradients, summed over the workers.
+      learning_rate: a scalar.
+      step: which step this is, from 1.
+      measure: as `norms.sums_of_squares`.
+
+    Returns:
+      For each layer (new weights, new slots...), in the dtypes of the old ones.
+    """
+    inputs, begun = [], []
+    for layer in layers:
+        dtype = tf.float64 if layer.weights.dtype == tf.float64 else tf.float32
+        w, *slots = (tf.cast(x, dtype) for x in (layer.weights, *layer.slots))
+        g = tf.cast(tf.convert_to_tensor(layer.gradient), dtype)
+        inputs.append((w, g))
+        begun.append(rule.begin(w, g, tuple(slots), layer.treatment.decay, step))
+    adapted = [i for i, layer in enumerate(layers) if layer.treatment.adapts]
+    sums = measure(
+        [inputs[i][0] for i in adapted],
+        [begun[i].measured for i in adapted],
+        [begun[i].measured_decay for i in adapted],
+    )
+    row_of = {i: row for row, i in enumerate(adapted)}
+    results = []
+    for i, (layer, (w, g)) in enumerate(zip(layers, inputs, strict=True)):
+        rate = tf.cast(tf.convert_to_tensor(learning_rate), w.dtype)
+        own = sums[row_of[i]] if i in row_of else None
+        new, slots = rule.finish(w, g, begun[i], own, rate, layer.treatment.decay)
+        old = (layer.weights, *layer.slots)
+        results.append(
+            tuple(tf.cast(x, o.dtype) for x, o in zip((new, *slots), old, strict=True))
+        )
+    return results
+
+
+def values_for_gradients(
+    rule: Rule,
+    grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]],
+    slots_of: Callable[[tf.Variable], Sequence[tf.Variable]],
+    treatment_of: Callable[[tf.Variable], Treatment],
+    learning_rate: Any,
+    step: Any,
+    measure: Measure,
+) -> list[tuple[tuple[tf.Tensor, ...], tf.Variable]]:
+    """Pairs as Keras has them, with the tuple of a variable's new values in place of its gradient."""
+    layers = [
+        Layer(
+            tf.convert_to_tensor(variable),
+            gradient,
+            tuple(tf.convert_to_tensor(slot) for slot in slots_of(variable)),
+            treatment_of(variable),
+        )
+        for gradient, variable in grads_and_vars
+    ]
+    updated = update_layers(rule, layers, learning_rate, step, measure)
+    return [(new, variable) for new, (_, variable) in zip(updated, grads_and_vars, strict=True)]

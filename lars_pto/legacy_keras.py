@@ -1,0 +1,71 @@
+"""LARS and LAMB as optimizers of tf_keras (`TF_USE_LEGACY_KERAS=1`)."""
+
+import tf_keras
+
+from lars_pto import layerwise, norms, options
+
+
+class _LayerWise(tf_keras.optimizers.Optimizer):
+    """tf_keras's optimizer around a rule of layer-wise rates; `keras3._LayerWise` says how."""
+
+    def __init__(self, rule, exclusions, learning_rate, weight_decay, keras_options):
+        name = keras_options.pop("name", None) or type(self).__name__
+        super().__init__(name=name, weight_decay=weight_decay, **keras_options)
+        self._learning_rate = self._build_learning_rate(learning_rate)
+        self._rule, self._exclusions = rule, exclusions
+
+    def build(self, var_list):
+        """Creates the state; called by tf_keras with all variables."""
+        super().build(var_list)
+        if getattr(self, "_built", False):
+            return
+        self._treatments = [
+            self._exclusions.treatment(v.name, v.shape.rank, self._rule.weight_decay)
+            for v in var_list
+        ]
+        self._slots = [
+            [self.add_variable_from_reference(v, name) for name in self._rule.slot_names]
+            for v in var_list
+        ]
+        self._built = True
+
+    def _slots_of(self, variable):
+        return self._slots[self._index_dict[self._var_key(variable)]]
+
+    def _internal_apply_gradients(self, grads_and_vars):
+        values = layerwise.values_for_gradients(
+            self._rule,
+            grads_and_vars,
+            self._slots_of,
+            lambda variable: self._treatments[self._index_dict[self._var_key(variable)]],
+            self.learning_rate,
+            self.iterations + 1,
+            norms.sums_of_squares,
+        )
+        return super()._internal_apply_gradients(values)
+
+    def update_step(self, gradient, variable):
+        """Assigns what `_internal_apply_gradients` computed; called by tf_keras per variable."""
+        for target, value in zip([variable, *self._slots_of(variable)], gradient, strict=True):
+            target.assign(value)
+
+    def _apply_weight_decay(self, variables):
+        """Nothing: the decay is part of the rule, and under its ratio."""
+
+    def get_config(self):
+        """The arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "learning_rate": self._serialize_hyperparameter(self._learning_rate),
+            **options.config_of(self._rule, self._exclusions),
+        }
+
+
+@tf_keras.utils.register_keras_serializable(package="lars_pto")
+class LARS(options.LarsOptions, _LayerWise):  # noqa: D101, documented in options.py
+    __doc__ = options.LarsOptions.__doc__
+
+
+@tf_keras.utils.register_keras_serializable(package="lars_pto")
+class LAMB(options.LambOptions, _LayerWise):  # noqa: D101, documented in options.py
+    __doc__ = options.LambOptions.__doc__
