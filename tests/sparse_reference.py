@@ -113,3 +113,22 @@ class ShardedTopK(_Model):
             kept[block, block] += total - result[block]
         self.keep(shard, kept.reshape(self.holders, -1)[:, : self.length])
         return result.ravel()[: self.length]
+
+
+class GTopK(_Model):
+    """Pairs merge their selections, one half of them leaving in each round; who drops keeps."""
+
+    hierarchical = True
+
+    def sum_shard(self, acc, shard):
+        sent = [compress(a, self.density, self.wire_dtype) for a in acc]
+        kept = acc - np.stack(sent)
+        standing = list(range(self.holders))
+        while len(standing) > 1:
+            for receiver, sender in zip(standing[::2], standing[1::2], strict=False):
+                total = sent[receiver] + sent[sender]
+                sent[receiver] = compress(total, self.density, self.wire_dtype)
+                kept[receiver] += total - sent[receiver]
+            standing = standing[::2]
+        self.keep(shard, kept)
+        return sent[0]

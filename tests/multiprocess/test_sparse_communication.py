@@ -14,11 +14,18 @@ from tests import sparse_reference
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Dense, HiTopK, LinkModel, ShardedTopK, TopKAllGather
+from tf_sparse_strategy.communication import (
+    Dense,
+    GTopK,
+    HiTopK,
+    LinkModel,
+    ShardedTopK,
+    TopKAllGather,
+)
 from tf_sparse_strategy.topology import Topology
 
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
-SCHEMES = [HiTopK, TopKAllGather, ShardedTopK]
+SCHEMES = [HiTopK, TopKAllGather, ShardedTopK, GTopK]
 SIZES = [1, 2, 3, 17, 1001]
 
 

@@ -2,13 +2,14 @@
 
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.gtopk import GTopK
 from tf_sparse_strategy.communication.hitopk import HiTopK
 from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
 from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 
-_SCHEMES = (Dense, HiTopK, ShardedTopK, TopKAllGather, Torus2D)
+_SCHEMES = (Dense, GTopK, HiTopK, ShardedTopK, TopKAllGather, Torus2D)
 _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 
 
@@ -38,6 +39,7 @@ __all__ = [
     "Communication",
     "Cost",
     "Dense",
+    "GTopK",
     "HiTopK",
     "LinkModel",
     "ShardedTopK",

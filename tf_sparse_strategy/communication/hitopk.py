@@ -56,7 +56,9 @@ class HiTopK(SparseCommunication):
             values[tf.newaxis], indices[tf.newaxis], all_finite(values)
         )
         messages = collectives.all_gather(message, share.group, purpose="gradients")
-        summed, finite = self._spread(messages, packing, 0, share, collectives)
+        summed, finite = self._spread(
+            messages, packing, share.holders, 0, share, collectives
+        )
         return summed, kept, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:

@@ -58,11 +58,13 @@ class ShardedTopK(SparseCommunication):
         values, indices = mstopk(acc, packing.k)
         messages = packing.pack(values, indices, all_finite(values))
         received, _ = collectives.all_to_all(messages, group=share.group, purpose="gradients")
-        total, finite = unpack_and_add(received, packing, 0, holders, 1)
+        total, finite = unpack_and_add(received, packing, holders)
         winners, where = mstopk(total, packing.k)
         message = packing.pack(winners[tf.newaxis], where[tf.newaxis], finite)
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
-        summed, finite = self._spread(gathered, packing, packing.n, share, collectives)
+        summed, finite = self._spread(
+            gathered, packing, holders, packing.n, share, collectives
+        )
         whole = tf.reshape(summed, [share.shards, holders * packing.n])[:, :n]
         kept = None
         if own is not None:

@@ -127,28 +127,29 @@ class SparseCommunication(Communication):
         k = min(n, max(1, round(self.density * n)))
         return Packing(n, k, self.wire_dtype, self.index_coding)
 
-    def _spread(self, messages, packing, stride, share, collectives):
-        """The sum of all shards, each added up message by message in the holders' order.
+    def _spread(self, messages, packing, count, stride, share, collectives):
+        """The sum of all shards, each added up message by message, in order.
 
         Workers of a node gather the messages, or the sums where these are shorter.
 
         Args:
-          messages: int32 [H, words], those of all holders for this worker's shard.
+          messages: int32 [count, words] for this worker's shard, the same on all of its holders.
           packing: of a message.
-          stride: the indices of message h count from h stride.
+          count: number of messages.
+          stride: the indices of message i count from i stride.
           share: what this worker keeps.
           collectives: of this worker.
 
         Returns:
           (float32 [S * length], scalar bool whether all of it is finite), the same on all workers.
         """
-        holders, shards = share.holders, share.shards
-        length = packing.n + stride * (holders - 1)
-        if holders * packing.words <= length + 1:
+        shards = share.shards
+        length = packing.n + stride * (count - 1)
+        if count * packing.words <= length + 1:
             if shards > 1:
                 messages = collectives.all_gather(messages, Group.LOCAL, purpose="gradients")
-            return unpack_and_add(messages, packing, stride, holders, shards)
-        total, finite = unpack_and_add(messages, packing, stride, holders, 1)
+            return unpack_and_add(messages, packing, count, stride, shards)
+        total, finite = unpack_and_add(messages, packing, count, stride)
         if shards == 1:
             return total, finite
         flagged = tf.concat([total, tf.cast(finite, tf.float32)[tf.newaxis]], axis=0)
@@ -161,17 +162,20 @@ def _pays(n: int, dtype: str, share: Share) -> bool:
     return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES
 
 
-def unpack_and_add(messages, packing, stride, holders, shards):
-    """Adds messages [shards * holders, words] into their shards, one holder after the other.
+def unpack_and_add(messages, packing, count, stride=0, shards=1):
+    """Adds messages [shards * count, words] into their shards, message by message.
 
-    One scatter for each holder: indices in it are distinct, so that the order of additions, and every
+    One scatter for each message: indices in it are distinct, so that the order of additions, and every
     bit of the result, is the same on every worker and device.
+
+    Returns:
+      (float32 [shards * length], scalar bool whether all contributions are finite).
     """
     values, indices, finite = packing.unpack(messages)
-    shape = [shards, holders, packing.k]
-    length = packing.n + stride * (holders - 1)
+    shape = [shards, count, packing.k]
+    length = packing.n + stride * (count - 1)
     first = length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
-    first += stride * tf.range(holders)[tf.newaxis, :, tf.newaxis]
+    first += stride * tf.range(count)[tf.newaxis, :, tf.newaxis]
     at = tf.unstack(tf.reshape(indices, shape) + first, axis=1)
     total = tf.zeros([shards * length])
     for where, what in zip(at, tf.unstack(tf.reshape(values, shape), axis=1), strict=True):

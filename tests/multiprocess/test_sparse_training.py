@@ -1,0 +1,108 @@
+"""Sparse schemes through `fit` of both Kerases, in all the ways a step can be run."""
+
+import numpy as np
+import pytest
+
+from tests.multiprocess import oracle
+from tf_sparse_strategy.communication import Dense, ShardedTopK, TopKAllGather
+
+ROWS, BATCH = 48, 8
+
+
+def residuals(strategy):
+    states = strategy.extended.gradients.memory._lists.values()
+    return [v.numpy() for buckets in states for state in buckets for v in state.values()]
+
+
+def fit(keras, scheme, epochs=1, optimizer=None, policy=None, embedding=False, **compile_options):
+    """(strategy, model, history) after a short training from weights that are always the same."""
+    import tf_sparse_strategy as tss
+
+    strategy = tss.SparseStrategy(communication=scheme, bucket_bytes=128)
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, activation="tanh", dtype=policy), keras.layers.Dense(1)]
+        if embedding:
+            layers = [keras.layers.Embedding(16, 4), keras.layers.Flatten(), *layers]
+        model = keras.Sequential([keras.layers.Input((oracle.FEATURES,)), *layers])
+        oracle.start(model)
+        optimizer = optimizer() if optimizer else keras.optimizers.SGD(0.05, momentum=0.5)
+        model.compile(optimizer=optimizer, loss="mse", **compile_options)
+    x, y = oracle.regression(ROWS)
+    if embedding:
+        x = (x * 4).astype("int32") % 16
+    history = model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
+    return strategy, model, history
+
+
+def assert_same_weights(one, other, tolerance=0.0):
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("embedding", [False, True])
+def test_density_one_trains_as_dense(keras, comm, embedding):
+    dense = fit(keras, Dense(), embedding=embedding)[1]
+    sparse = fit(keras, TopKAllGather(1.0), embedding=embedding)[1]
+    assert_same_weights(sparse, dense, tolerance=2e-6)
+
+
+@pytest.mark.parametrize("scheme", [TopKAllGather(0.1), ShardedTopK(0.1)], ids=repr)
+def test_it_learns_and_workers_agree(keras, comm, topology, scheme):
+    strategy, model, history = fit(keras, scheme, epochs=6)
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
+    assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
+    drops = scheme.share(topology).holders > 1
+    assert any(r.any() for r in residuals(strategy)) == drops
+
+
+def test_steps_per_execution(keras, comm):
+    one = fit(keras, TopKAllGather(0.1))
+    three = fit(keras, TopKAllGather(0.1), steps_per_execution=3)
+    assert_same_weights(one[1], three[1])
+    for a, b in zip(residuals(one[0]), residuals(three[0]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_run_eagerly_is_the_same(keras, comm):
+    graph, eager = fit(keras, TopKAllGather(0.1)), fit(keras, TopKAllGather(0.1), run_eagerly=True)
+    assert_same_weights(graph[1], eager[1], tolerance=2e-6)
+
+
+def test_gradient_accumulation(comm, topology):
+    """Only what is applied is communicated: every second step, the mean of two."""
+    import keras
+
+    def sgd():
+        return keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
+
+    dense = fit(keras, Dense(), optimizer=sgd)[1]
+    strategy, model, _ = fit(keras, TopKAllGather(1.0), optimizer=sgd)
+    assert_same_weights(model, dense, tolerance=2e-6)
+    strategy, model, _ = fit(keras, TopKAllGather(0.1), optimizer=sgd)
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
+    assert any(r.any() for r in residuals(strategy)) == (topology.num_workers > 1)
+
+
+def test_mixed_precision(keras, comm):
+    dense = fit(keras, Dense(), policy="mixed_float16")[1]
+    sparse = fit(keras, TopKAllGather(1.0), policy="mixed_float16")[1]
+    assert_same_weights(sparse, dense, tolerance=2e-6)
+
+
+def test_steps_that_loss_scaling_skips_leave_no_trace(keras, comm, topology):
+    """A scale so large that every gradient overflows, however often it is halved."""
+
+    def scaled():
+        inner = keras.optimizers.SGD(0.05)
+        if keras.__name__ == "keras":
+            return keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**120)
+        return keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**120)
+
+    strategy, model, _ = fit(
+        keras, TopKAllGather(0.1), optimizer=scaled, policy="mixed_float16"
+    )
+    assert not any(r.any() for r in residuals(strategy))
+    untouched = oracle.start(keras.models.clone_model(model))
+    assert_same_weights(model, untouched)
