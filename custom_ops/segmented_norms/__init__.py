@@ -1,0 +1,1 @@
+"""Segmented norms: sums of squares of many tensors in one read."""
