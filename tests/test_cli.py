@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
+from tests.lab_help import ENVIRONMENT, require_namespaces
 from tf_sparse_strategy import cli
-from tf_sparse_strategy.cluster import NetlabError, check_machine
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 
 
 def tss(*arguments: str) -> subprocess.CompletedProcess:
@@ -90,10 +85,7 @@ def test_wrong_arguments_of_netlab(arguments, said, machine):
 
 @pytest.fixture(scope="module")
 def machine():
-    try:
-        check_machine()
-    except NetlabError as error:
-        pytest.skip(str(error))
+    require_namespaces()
 
 
 def test_netlab_reports(machine, tmp_path):

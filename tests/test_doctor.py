@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import shlex
 import socket
 import subprocess
@@ -14,18 +12,13 @@ import pytest
 from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine, facts
+from tests.lab_help import ENVIRONMENT, require_namespaces
+from tf_sparse_strategy.cluster import Netlab, facts
 from tf_sparse_strategy.cluster.calls import Call, Listener, call, call_all, clock_offset
 from tf_sparse_strategy.cluster.checks import CHECKS, examine, horovod_address
 from tf_sparse_strategy.cluster.exchange import ExchangeError, ThroughRendezvous
 from tf_sparse_strategy.cluster.remote import Host, parse_hosts
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    "CUDA_VISIBLE_DEVICES": "-1",
-}
 DOCTOR = [sys.executable, "-m", "tf_sparse_strategy.cli", "doctor"]
 LIMIT = 200  # seconds for what takes a tenth of it on an idle machine
 
@@ -353,10 +346,7 @@ def test_wrong_hosts_are_refused():
 
 @pytest.fixture
 def lab():
-    try:
-        check_machine()
-    except NetlabError as error:
-        pytest.skip(str(error))
+    require_namespaces()
     with Netlab(nodes=3, local=1, rate="1gbit") as lab:
         yield lab
 

@@ -1,35 +1,32 @@
-"""netlab: real jobs on real namespaces; what goes wrong in them, and what is left of them."""
+"""netlab: real jobs on real namespaces, how they end, and what is made to go wrong in them."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
-import os
-import pathlib
 import signal
-import subprocess
 import sys
 import time
-import uuid
 
 import pytest
 
-from tf_sparse_strategy.cluster import Fault, Netlab, NetlabError, check_machine
-from tf_sparse_strategy.cluster.rate import parse_rate, shaper
+from tests.lab_help import (
+    ENVIRONMENT,
+    PATIENCE,
+    ROOT,
+    Marker,
+    rank_is,
+    require_namespaces,
+    shell,
+    wait_until,
+)
+from tf_sparse_strategy.cluster import Fault, Netlab
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORKER = ROOT / "tests" / "multiprocess" / "netlab_worker.py"
-PYTHONPATH = os.pathsep.join([str(ROOT), *sys.path])
-ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH, "CUDA_VISIBLE_DEVICES": "-1"}
-PATIENCE = 20  # seconds for what takes a fraction of one on an idle machine
 
 
 @pytest.fixture(scope="module")
 def machine():
-    try:
-        check_machine()
-    except NetlabError as error:
-        pytest.skip(str(error))
+    require_namespaces()
 
 
 @pytest.fixture
@@ -39,97 +36,9 @@ def lab(machine):
         yield lab
 
 
-def shell(script: str) -> list[str]:
-    return ["sh", "-c", script]
-
-
-def rank_is(rank: int, then: str, otherwise: str) -> list[str]:
-    return shell(f'if [ "$HOROVOD_RANK" = {rank} ]; then {then}; else {otherwise}; fi')
-
-
-def wait_until(condition, seconds: float = PATIENCE) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-class Marker:
-    """A word in the environment of whatever a lab starts, by which it is found from outside."""
-
-    def __init__(self, monkeypatch):
-        self._word = uuid.uuid4().hex
-        monkeypatch.setenv("NETLAB_TEST", self._word)
-
-    def processes(self) -> set[int]:
-        return {pid for pid in self._pids() if self._carries(pid)}
-
-    def namespaces(self) -> set[str]:
-        """The networks in which marked processes are, besides our own."""
-        return {network_of(pid) for pid in self.processes()} - {network_of("self"), None}
-
-    def _pids(self):
-        return [int(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")]
-
-    def _carries(self, pid: int) -> bool:
-        try:
-            return self._word.encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return False  # ended meanwhile, or a zombie
-
-
-def network_of(pid) -> str | None:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
-        return None
-
-
 @pytest.fixture
 def marker(monkeypatch) -> Marker:
     return Marker(monkeypatch)
-
-
-# ---- pure parts ----
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"), [("200mbit", 2 * 10**8), ("1.5Gbit", 15 * 10**8), (" 64kbit", 64000)]
-)
-def test_rates(text, rate):
-    assert parse_rate(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "fast", "200", "-1mbit", "0gbit", "200 mbit", "10MB"])
-def test_other_texts_are_no_rates(text):
-    with pytest.raises(ValueError, match="write e.g. 200mbit"):
-        parse_rate(text)
-
-
-@pytest.mark.parametrize(("rate", "burst"), [(64000, 16384), (2 * 10**8, 25000), (10**9, 125000)])
-def test_a_link_stores_a_millisecond_and_at_least_a_packet(rate, burst):
-    assert shaper(rate) == f"tbf rate {rate}bit burst {burst} latency 50ms"
-
-
-def test_faults_are_parsed():
-    assert Fault.parse("kill", "3@20") == Fault("kill", 3, 20.0)
-    assert Fault.parse("cut", "0@0.5") == Fault("cut", 0, 0.5)
-
-
-@pytest.mark.parametrize("text", ["3", "3@", "@3", "-1@3", "a@b", "1@2@3"])
-def test_other_texts_are_no_faults(text):
-    with pytest.raises(ValueError, match="is not NODE@SECONDS: write e.g. --cut 1@20"):
-        Fault.parse("cut", text)
-
-
-def test_faults_name_what_exists():
-    Fault("kill", 3, 1).check(nodes=2, ranks=4)
-    with pytest.raises(ValueError, match="there is no rank 4; ranks are 0 to 3"):
-        Fault("stop", 4, 1).check(nodes=2, ranks=4)
-    with pytest.raises(ValueError, match="there is no node 2; nodes are 0 to 1"):
-        Fault("cut", 2, 1).check(nodes=2, ranks=4)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +93,45 @@ def test_the_link_has_its_rate_and_no_more(job):
     seconds = max(report["seconds"] for report in reports)
     rate = 8 * 2 * 3 / 4 * MEGABYTES * 10**6 * REPETITIONS / seconds
     assert RATE / 4 < rate < RATE, f"{rate / 1e6:.1f} Mbit/s"
+
+
+FAN = """
+import json, os, socket, time
+size, rank = 10**6, int(os.environ["HOROVOD_RANK"])
+if rank == 0:
+    server = socket.create_server(("node0", 7000))
+    lines = [server.accept()[0] for _ in range(2)]
+    begin = time.monotonic()
+    for line in lines:
+        line.send(b"x")
+    for line in lines:
+        line.makefile("rb").read(size)
+    middle = time.monotonic()
+    for line in lines:
+        line.sendall(bytes(size))
+    for line in lines:
+        line.recv(1)
+    print(json.dumps([16 * size / (middle - begin), 16 * size / (time.monotonic() - middle)]))
+else:
+    while True:
+        try:
+            line = socket.create_connection(("node0", 7000))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    line.recv(1)
+    line.sendall(bytes(size))
+    line.makefile("rb").read(size)
+    line.send(b"x")
+"""
+
+
+def test_both_directions_of_a_link_are_limited(machine):
+    """Two nodes send to one, which passes one link; then it sends to both."""
+    with Netlab(nodes=3, local=1, rate="20mbit") as lab:
+        result = lab.run([sys.executable, "-c", FAN], timeout=100)
+    rates = json.loads(result.ranks[0].stdout)
+    assert all(rate < 1.05 * 20e6 for rate in rates), rates
 
 
 # ---- how jobs end ----
@@ -306,96 +254,3 @@ def test_cut_is_inflicted_in_time(lab):
     lost = lab.run(command, faults=[Fault("cut", 1, seconds=0)], timeout=PATIENCE)
     assert "ConnectionRefusedError" not in lost.ranks[0].stderr
     assert "Error" in lost.ranks[0].stderr
-
-
-# ---- nothing is left, nothing is shared ----
-
-
-def test_nothing_is_left_of_a_lab(machine, marker):
-    with Netlab(nodes=3, local=2) as lab:
-        assert lab.run(["false"], timeout=PATIENCE).exit_code == 1
-        assert len(marker.namespaces()) == 4
-    assert not marker.processes()
-
-
-def test_nothing_is_left_after_an_exception(machine, marker):
-    with pytest.raises(RuntimeError, match="in between"):
-        with Netlab(nodes=1, local=1) as lab, lab.start(["sleep", "600"]):
-            assert marker.processes()
-            raise RuntimeError("in between")
-    assert not marker.processes()
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_nothing_is_left_when_netlab_is_ended(machine, marker, number):
-    command = ["-m", "tf_sparse_strategy.cli", "netlab", "--nodes", "2", "--local", "1", "--"]
-    process = subprocess.Popen(
-        [sys.executable, *command, *shell("echo up; sleep 600 & sleep 600")],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert "up" in process.stdout.readline()
-    networks = marker.namespaces()
-    assert len(networks) == 3
-    process.send_signal(number)
-    process.communicate(timeout=PATIENCE)
-    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    assert wait_until(lambda: not marker.processes())
-    pids = [path.name for path in pathlib.Path("/proc").glob("[0-9]*")]
-    assert not networks & {network_of(pid) for pid in pids}
-
-
-SERVE = "import socket; socket.create_server(('node0', 7000)).accept()"
-CALL = """
-import socket, time
-while True:
-    try:
-        socket.create_connection(('node0', 7000))
-        break
-    except ConnectionRefusedError:
-        time.sleep(0.05)
-"""
-
-
-def test_two_labs_at_once_do_not_meet(machine):
-    call, serve = (f'exec "{sys.executable}" -c "{script}"' for script in (CALL, SERVE))
-    talk = rank_is(0, serve, call)
-    with Netlab(nodes=2, local=1) as one, Netlab(nodes=2, local=1) as other:
-        idle = other.run(["true"], timeout=PATIENCE)
-        assert one.run(talk, timeout=PATIENCE).exit_code == 0
-        assert other.traffic() == idle.links  # nothing of it went here
-        assert one.traffic()[0].received > 0
-        with concurrent.futures.ThreadPoolExecutor() as threads:
-            results = list(threads.map(lambda lab: lab.run(talk, timeout=PATIENCE), (one, other)))
-    assert [result.exit_code for result in results] == [0, 0]
-
-
-# ---- machines that cannot ----
-
-
-def test_only_root_may(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NetlabError, match="needs root.*sudo"):
-        Netlab()
-
-
-def test_forbidden_namespaces_are_named(machine):
-    """As in a container: root without the capability."""
-    script = "from tf_sparse_strategy.cluster import check_machine; check_machine()"
-    result = subprocess.run(
-        ["setpriv", "--bounding-set=-sys_admin", sys.executable, "-c", script],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "forbids new namespaces" in result.stderr
-    assert "docker run --privileged" in result.stderr
-
-
-def test_a_missing_tool_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("tf_sparse_strategy.cluster.namespaces._SBIN", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NetlabError, match="needs 'tc': run `apt-get install iproute2`"):
-        Netlab()

@@ -1,32 +1,21 @@
 """Counted bytes are those that cross the network: real jobs on nodes with interfaces of their own."""
 
 import json
-import os
-import pathlib
 import sys
 
 import pytest
 
-from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine
+from tests.lab_help import ENVIRONMENT, ROOT, require_namespaces
+from tf_sparse_strategy.cluster import Netlab
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKER = ROOT / "tests" / "multiprocess" / "traffic_worker.py"
 
 
 @pytest.fixture(scope="module", params=[(2, 1), (1, 2), (2, 2)], ids=lambda p: f"{p[0]}x{p[1]}")
 def report(request) -> dict[str, dict[str, list[int]]]:
     """{operation: {link class: [bytes counted, bytes carried]}} of a job on M nodes x G workers."""
-    try:
-        check_machine()
-    except NetlabError as error:
-        pytest.skip(str(error))
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "TF_NUM_INTRAOP_THREADS": "1",
-    }
+    require_namespaces()
+    environment = ENVIRONMENT | {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "1"}
     nodes, local = request.param
     with Netlab(nodes, local, rate="10gbit") as lab:
         result = lab.run([sys.executable, str(WORKER)], env=environment, timeout=200)

@@ -9,6 +9,7 @@ and any number of networks exist side by side.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -18,7 +19,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 from tf_sparse_strategy.cluster.rate import shaper
@@ -153,20 +153,17 @@ class Node(_Space):
 
     def within_network(self, function: Callable):
         """Returns `function()`, called in this process but with the sockets of this node."""
-        outcome = []
 
         def enter_and_call():
             libc = ctypes.CDLL(None, use_errno=True)
             with open(f"/proc/{self.pid}/ns/net") as namespace:
                 if libc.setns(namespace.fileno(), 0):
                     raise OSError(ctypes.get_errno(), f"cannot enter the network of {self.name}")
-            outcome.append(function())
+            return function()
 
         # A thread of its own: a network namespace is a property of threads.
-        thread = threading.Thread(target=enter_and_call)
-        thread.start()
-        thread.join()
-        return outcome[0]
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            return thread.submit(enter_and_call).result()
 
 
 class Network:
