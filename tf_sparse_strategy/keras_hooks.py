@@ -13,10 +13,12 @@ current strategy; under any other it calls the original.
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 | TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
+| Model.fit                                   | a model made outside the scope       | warn                  |
 """
 
 import itertools
 import sys
+import warnings
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -56,6 +58,18 @@ def install() -> None:
                 f"this Keras is not one tf_sparse_strategy knows: {error}. Install keras==3.15.* and "
                 "tf-keras==2.20.*."
             ) from error
+
+
+def warn_of_models_outside_the_scope() -> None:
+    """Lets `fit` warn from now on when the model is not of a `SparseStrategy`. Idempotent."""
+    from keras.src.backend.tensorflow import trainer
+
+    wrap(trainer.TensorFlowTrainer, "fit", _warn_outside_the_scope)
+    try:
+        from tf_keras.src.engine import training
+    except ImportError:
+        return
+    wrap(training.Model, "fit", _warn_outside_the_scope)
 
 
 def _install_keras3() -> None:
@@ -150,6 +164,16 @@ def _show_progress_once(original, logger, params):
     if extended is not None and extended.collectives.topology.rank > 0:
         params = {**params, "verbose": 0}  # all workers' logs are the same
     return original(logger, params)
+
+
+def _warn_outside_the_scope(original, model, *args, **kwargs):
+    if extended_of(getattr(model, "distribute_strategy", None)) is None:
+        warnings.warn(
+            f"the model {model.name!r} was not made under strategy.scope(): each worker trains a copy of its "
+            "own on all of the data. Build and compile it inside `with strategy.scope():`.",
+            stacklevel=3,
+        )
+    return original(model, *args, **kwargs)
 
 
 def _stop_together(original, callback, batch, logs=None):

@@ -12,7 +12,8 @@ tf_keras does, and lets the others write into directories beside the chief's.
 | TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |
 | temporary directories of tf_keras         | are private, instead of beside the chief's files     |
 
-On all workers: loads are collective, and tf_keras's BackupAndRestore leaves a model that can be
+A worker that left a file to the chief may not load it outside the scope, where nobody waits for it to
+be written. On all workers: loads are collective, and tf_keras's BackupAndRestore leaves a model that can be
 fitted again without it.
 """
 
@@ -27,6 +28,8 @@ import tensorflow as tf
 
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.hooking import wrap
+
+_left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 
 
 def install_keras3() -> None:
@@ -107,25 +110,41 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
     if extended is None or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, *args, **kwargs)
     if not saving.is_chief(extended):
+        _leave_to_the_chief(filepath)
         return None
     with extended.alone(), saving.whole_file(filepath) as target:
         return original(model, target, *args, **kwargs)
 
 
+def _leave_to_the_chief(path) -> None:
+    _left_to_the_chief.add(os.path.realpath(path))
+
+
 def _load_weights(original, model, filepath, *args, **kwargs):
-    extended = _extended_of(model)
-    if extended is None or not isinstance(filepath, (str, os.PathLike)):
-        return original(model, filepath, *args, **kwargs)
-    return saving.load_together(
-        extended, filepath, lambda path: original(model, path, *args, **kwargs)
+    return _load(
+        _extended_of(model), filepath, lambda path: original(model, path, *args, **kwargs)
     )
 
 
 def _load_model(original, filepath, *args, **kwargs):
     extended = saving.ours(tf.distribute.get_strategy())
-    if extended is None or not isinstance(filepath, (str, os.PathLike)):
-        return original(filepath, *args, **kwargs)
-    return saving.load_together(extended, filepath, lambda path: original(path, *args, **kwargs))
+    return _load(extended, filepath, lambda path: original(path, *args, **kwargs))
+
+
+def _load(extended, path, load):
+    if not isinstance(path, (str, os.PathLike)):
+        return load(path)
+    if extended is not None:
+        loaded = saving.load_together(extended, path, load)
+        _left_to_the_chief.discard(os.path.realpath(path))  # it is complete: all have read it
+        return loaded
+    if os.path.realpath(path) in _left_to_the_chief:
+        raise RuntimeError(
+            f"loading {str(path)!r} outside strategy.scope(): the first worker writes this file, and may "
+            "not have finished, so that this worker could find none or an old one. Load it under `with "
+            "strategy.scope():` on all workers, which waits for it, or on the first worker alone."
+        )
+    return load(path)
 
 
 # ---- callbacks -----------------------------------------------------------------------------------
@@ -139,7 +158,10 @@ def _keep_best(original, callback, epoch, batch, logs):
     if not _is_follower(callback.model):
         return original(callback, epoch, batch, logs)
     path = callback._get_file_path(epoch, batch, logs)
-    return callback._should_save_model(epoch, batch, logs, path)
+    due = callback._should_save_model(epoch, batch, logs, path)
+    if due:
+        _leave_to_the_chief(path)
+    return due
 
 
 def _back_up(original, callback):

@@ -17,8 +17,9 @@ What a user may rely on, with more than one worker, for what was made under `str
   names; and raises on all workers when it fails on one, above all when a disk is not shared and
   the file is missing, or another one, on some machine.
 * A file of one piece (.keras, .h5) appears whole or not at all.
-* Loading outside the scope (`tf.saved_model.load`, `keras.models.load_model`) waits for nobody and
-  is not touched; nor is a checkpoint that holds nothing of the strategy's.
+* Loading outside the scope (`tf.saved_model.load`, `keras.models.load_model`) waits for nobody, and
+  Keras's is refused where the chief may still be writing. A checkpoint that holds nothing of the
+  strategy's is not touched.
 * A saved file knows nothing of the strategy: one process loads it, or another number of workers.
 
 Keras's part, callbacks included, is in keras_saving.py. With one worker this is the original code.

@@ -84,6 +84,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                 "SparseStrategy's limits": [silence_limit, stall_limit],
             }
             _require_same_program(settings, device, workers)
+            if workers.topology.rank == 0:
+                keras_hooks.warn_of_models_outside_the_scope()
         extended = StrategyExtended(self, workers, scheme, bucket_bytes, device)
         # MirroredStrategy's own constructor would claim all local devices. The name is inherited
         # because both Kerases admit only strategies of that class to loss scaling and backups.
@@ -139,6 +141,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         if axis is None:
             return super().reduce(reduce_op, value, axis)
         return self.extended.reduce_along(reduce_op, value, axis)
+
+    def __repr__(self):
+        workers = self.num_replicas_in_sync
+        return f"SparseStrategy(communication={self.communication!r}) of {workers} worker(s)"
 
     def __copy__(self):
         raise _copy_error()

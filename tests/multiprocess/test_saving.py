@@ -160,6 +160,23 @@ def test_load_waits_for_the_chief(keras, strategy, trained, comm, topology, shar
     assert_same_everywhere(comm, other.get_weights())
 
 
+def test_load_outside_the_scope_does_not_race_with_the_chief(keras, strategy, trained, topology, shared_tmp):
+    model, weights = shared_tmp / f"{keras.__name__}.keras", shared_tmp / f"{keras.__name__}.weights.h5"
+    trained.save(model)
+    trained.save_weights(weights)
+    other = build(keras, seed=1)
+    loads = (lambda: keras.models.load_model(model), lambda: other.load_weights(weights))
+    for load in loads:
+        if topology.rank == 0:
+            load()
+        else:
+            with pytest.raises(RuntimeError, match="outside strategy.scope.*may not have finished"):
+                load()
+    with strategy.scope():
+        keras.models.load_model(model)
+    loads[0]()  # complete now
+
+
 def test_training_goes_on_where_it_was_saved(keras, strategy, comm, shared_tmp):
     model = build(keras, strategy)
     fit(model)

@@ -1,6 +1,7 @@
 """The tf.distribute API in a user's own loop, against what the P workers' values give in NumPy."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -209,6 +210,26 @@ def test_values_and_input_context(strategy, topology):
         topology.rank,
     )
     assert seen[0].num_replicas_in_sync == topology.num_workers
+
+
+def test_a_model_outside_the_scope_is_warned_of(keras, strategy, topology):
+    def fit():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+        model.fit(np.ones([8, 3]), np.ones([8, 1]), verbose=0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("default", category=DeprecationWarning)
+        with strategy.scope():
+            fit()
+    if topology.num_workers > 1 and topology.rank == 0:
+        with pytest.warns(UserWarning, match="was not made under strategy.scope"):
+            fit()
+
+
+def test_repr_says_how_many_and_how(strategy, topology):
+    assert repr(strategy) == f"SparseStrategy(communication=Dense()) of {topology.num_workers} worker(s)"
 
 
 def test_copies_are_refused(strategy):
