@@ -157,6 +157,24 @@ def test_the_line_of_an_error():
         assert source_line.error_line(error).endswith(': json.loads("{")  # this line')
 
 
+def test_whether_a_graph_runs():
+    import tensorflow as tf
+
+    seen = []
+    look = tf.function(lambda: tf.numpy_function(seen_by_another_thread, [], tf.bool))
+
+    def seen_by_another_thread():
+        thread = threading.Thread(target=lambda: seen.append(source_line.runs_graph_function()))
+        thread.start()
+        thread.join()
+        return True
+
+    seen_by_another_thread()
+    look()
+    seen_by_another_thread()
+    assert seen == [False, True, False]
+
+
 def test_without_a_line_of_the_users():
     assert source_line.users_line([]) == "no line of Python"
 
@@ -195,6 +213,24 @@ def test_messages_both_ways_and_the_end(address):
     others[1].close()
     assert chief.poll(1.0) == [(1, None)]
     others[2].close()
+
+
+def test_what_nobody_takes_is_not_cut_in_two(address):
+    chief, where = address
+    other = Channel("secret")
+    other.connect(where, 1)
+    chief.admit(2)
+    for number in range(200):  # more than the kernel holds
+        other.send({"number": number, "line": "a" * 100_000})
+    assert not other.reaches(0)
+    numbers = []
+    for _ in range(400):
+        arrived = [message for _, message in chief.poll(0.01)]
+        numbers += [message["number"] for message in arrived if message]
+        other.send({})
+    assert numbers == list(range(len(numbers)))
+    assert 10 <= len(numbers) < 200  # the last were dropped, whole
+    other.close()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from absl import logging
 
 from tf_sparse_strategy.collectives import Collectives
 
+_SHOWN = 5  # differences
 _SAME_MODEL = "Build the same model, in the same order, on all workers."
 
 
@@ -61,7 +62,9 @@ def require_same(facts: Mapping[str, Any], collectives: Collectives, remedy: str
     """
     differences = _differences(gather(dict(facts), collectives))
     if differences:
-        raise ValueError("\n".join(["the workers differ:", *differences, remedy]))
+        more = len(differences) - _SHOWN
+        shown = differences[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
+        raise ValueError("\n".join(["the workers differ:", *shown, remedy]))
 
 
 def _differences(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -76,7 +76,8 @@ class Fault(keras.callbacks.Callback):
         self.model.predict(X, verbose=0)
 
     def _variable(self):
-        tf.Variable(1.0)
+        with self.model.distribute_strategy.scope():
+            tf.Variable(1.0)
 
     def _save(self):
         self.model.save(pathlib.Path(sys.argv[3], "saved.keras"))

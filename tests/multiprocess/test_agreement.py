@@ -39,6 +39,9 @@ def test_require_same(comm, topology):
         f'  c: null on rank {others}; "x" on rank {last}',
         "Do it.",
     ]
+    many = {f"fact {n}": topology.rank for n in range(7)}
+    with pytest.raises(ValueError, match="fact 4: .*\n  and 2 more\nDo it."):
+        agreement.require_same(many, comm, "Do it.")
 
 
 # ---- arguments and versions ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 | file              | what it holds                                                         |
 |-------------------|-----------------------------------------------------------------------|
 | `verdict.py`      | from what is known of all workers to a cause; pure                    |
-| `source_line.py`  | the line of the user's program that a thread is at                    |
+| `source_line.py`  | where a thread is: the line of the user's program                     |
 | `channel.py`      | messages between rank 0 and the others, beside Horovod                |
 | `thread.py`       | the thread that reports, listens, judges and ends                     |
 """

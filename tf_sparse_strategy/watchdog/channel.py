@@ -39,11 +39,14 @@ class _Peer:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self.rank: int | None = None
-        self._received = b""
+        self._received = self._to_send = b""
 
     def send(self, message: dict) -> None:
+        """Sends what it can now, the rest with later messages; drops it where nobody takes any."""
+        if len(self._to_send) < _LONGEST_MESSAGE:
+            self._to_send += json.dumps(message).encode() + b"\n"
         with contextlib.suppress(OSError):  # its end shows in `receive`, its silence in the clock
-            self.socket.send(json.dumps(message).encode() + b"\n")
+            self._to_send = self._to_send[self.socket.send(self._to_send) :]
 
     def receive(self) -> list[dict] | None:
         """The messages that have come; None at the end of the connection."""
@@ -143,7 +146,8 @@ class Channel:
             if key.fileobj is self._woken:
                 self._woken.recv(1 << 10)
             elif key.data is None:
-                self._add(self._door.accept()[0])
+                with contextlib.suppress(OSError):  # it has gone away
+                    self._add(self._door.accept()[0])
             else:
                 arrived += self._received(key.data)
         return arrived

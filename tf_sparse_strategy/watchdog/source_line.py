@@ -1,4 +1,4 @@
-"""The line of the user's program that a thread is at."""
+"""Where threads are: the line of the user's program, and whether in TensorFlow's runtime."""
 
 import linecache
 import pathlib
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from types import FrameType
 
 _PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
+_TENSORFLOWS_CALLS = "tensorflow/python/eager/execute.py"
 _LIBRARIES = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
 
 
@@ -59,3 +60,9 @@ def main_thread_line() -> str:
 def error_line(error: BaseException) -> str:
     """The line of the user's program that led to `error`."""
     return users_line(reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def runs_graph_function() -> bool:
+    """Whether some thread is within a call of a `tf.function`'s graph."""
+    frames = sys._current_frames().values()
+    return any(frame.f_code.co_filename.endswith(_TENSORFLOWS_CALLS) for frame in frames)

@@ -149,7 +149,7 @@ class Watchdog:
         if now < self._next_report:
             return
         self._next_report = now + self._interval
-        self._since = {call: self._since.get(call, now) for call in self._sites.in_flight().items()}
+        self._since = {call: self._since.get(call, now) for call in self._in_flight()}
         waits = {name: now - since for (name, _), since in self._since.items()}
         mine = {
             "waits": {name: s for name, s in waits.items() if s >= _SHORTEST_WAIT},
@@ -160,6 +160,15 @@ class Watchdog:
             self._channel.send({})  # rank 0 alone compares waits
         else:
             self._channel.send(mine)
+
+    def _in_flight(self) -> frozenset[tuple[str, int]]:
+        """(operation, number of the call) of what this worker waits in.
+
+        A call in a graph that failed counts as in flight; it is not, once no graph runs.
+        """
+        in_graph = source_line.runs_graph_function()
+        calls = self._sites.in_flight().items()
+        return frozenset(call for call in calls if in_graph or call[0].endswith(".eager"))
 
     def _judge(self, now):
         if self._cause is not None:
@@ -195,12 +204,13 @@ class Watchdog:
         while True:
             now = time.monotonic()
             frame = source_line.main_thread_frame()
-            where = id(frame), frame and frame.f_lasti, self._end, self._sites.in_flight()
+            where = id(frame), frame and frame.f_lasti, self._end, self._in_flight()
             if where != before:
                 before, changed = where, now
-            in_collective = self._is_stall or bool(where[-1])
-            patience = _GRACE if in_collective else self._limits[0 if self._end else 1]
-            if now - changed >= patience or now - begin >= self._limits[1]:
+            stands, lasts = now - changed, now - begin
+            in_collective = bool(where[-1]) and stands >= _GRACE
+            leaving = self._end is not None and stands >= self._limits[0]
+            if in_collective or leaving or lasts >= (_GRACE if self._is_stall else self._limits[1]):
                 self._print(f"ended, for the cause above, at {source_line.main_thread_line()}")
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()
@@ -210,7 +220,8 @@ class Watchdog:
 
     def _print(self, text: str):
         prefix = f"tf_sparse_strategy, rank {self._rank} ({self._workers[self._rank].host}): "
-        os.write(2, "".join(f"{prefix}{line}\n" for line in text.splitlines()).encode())
+        with contextlib.suppress(OSError):  # nobody reads
+            os.write(2, "".join(f"{prefix}{line}\n" for line in text.splitlines()).encode())
 
     # ---- the end of the program -----------------------------------------------------------------
 

@@ -156,7 +156,8 @@ def _left(workers, limit):
     gone = [w for w in workers if w.end and w.end.said and not w.end.error]
     if gone:
         return Verdict(
-            f"{_names(gone)} ended the program, without an error, while others still called. {_REMEDY}"
+            f"{_names(gone)} ended the program, without an uncaught error, while others still called. "
+            f"{_REMEDY}"
         )
     quiet = [w for w in workers if w.end is None and w.silent >= limit / 4]
     if quiet:
