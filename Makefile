@@ -43,5 +43,5 @@ cuda: ## compile the CUDA kernels (needs nvcc, no GPU)
 
 clean: ## remove everything that set-up and builds have made
 	-bazel clean --expunge
-	rm -rf .cache .venv build dist
+	rm -rf .cache .venv build dist *.egg-info
 	find custom_ops -name '*.so' -delete

@@ -125,7 +125,7 @@ def machine(bare_machine: pathlib.Path) -> pathlib.Path:
         (bare_machine / file).parent.mkdir(parents=True, exist_ok=True)
         (bare_machine / file).write_text("first\n")
     (bare_machine / "custom_ops").mkdir()
-    for file in (".bazelrc", "BUILD"):
+    for file in (".bazelrc", "BUILD", "pyproject.toml"):
         (bare_machine / file).write_text("first\n")
     log = 'echo "$(basename "$0") $*" >>calls'
     add_command(bare_machine / "bin", "bazel", log)
@@ -140,13 +140,18 @@ def set_up(root: pathlib.Path) -> list[str]:
     script = root / "tools" / "setup" / "setup.sh"
     path = f"{root / 'bin'}:/usr/bin:/bin"
     subprocess.run([script], cwd="/", env={"PATH": path}, check=True, capture_output=True)
-    steps = {"-m venv": "venv", "horovod": "horovod", "bazel build": "native"}
+    steps = {
+        "-m venv": "venv",
+        "--editable": "checkout",
+        "horovod": "horovod",
+        "bazel build": "native",
+    }
     calls = (root / "calls").read_text().splitlines()
     return [step for call in calls for mark, step in steps.items() if mark in call]
 
 
 def test_set_up_repeats_only_what_changed(machine: pathlib.Path, record_property) -> None:
-    assert set_up(machine) == ["venv", "horovod", "native"]
+    assert set_up(machine) == ["venv", "checkout", "horovod", "native"]
     start = time.monotonic()
     assert set_up(machine) == []
     seconds = time.monotonic() - start
@@ -154,10 +159,12 @@ def test_set_up_repeats_only_what_changed(machine: pathlib.Path, record_property
     assert seconds < 10
     (machine / "tools" / "horovod" / "build.py").write_text("second\n")
     assert set_up(machine) == ["horovod"]
+    (machine / "pyproject.toml").write_text("second\n")
+    assert set_up(machine) == ["checkout"]
     (machine / "custom_ops" / "op.cc").write_text("second\n")
     assert set_up(machine) == ["native"]
     (machine / "requirements" / "dev.txt").write_text("second\n")
-    assert set_up(machine) == ["venv", "horovod", "native"]
+    assert set_up(machine) == ["venv", "checkout", "horovod", "native"]
 
 
 def test_a_failed_step_is_shown_and_repeated(machine: pathlib.Path) -> None:

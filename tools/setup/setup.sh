@@ -67,18 +67,10 @@ make_venv() {
     -r requirements/dev.txt
 }
 
-# The command of this checkout; where the wheel is installed, the wheel brings it.
-write_tss() {
-  cat >.venv/bin/tss <<END
-#!$PWD/.venv/bin/python
-import sys
-
-sys.path.insert(0, "$PWD")
-from tf_sparse_strategy.cli import main
-
-sys.exit(main())
-END
-  chmod +x .venv/bin/tss
+# Makes this checkout importable in .venv from any directory, and gives it the `tss` command.
+install_checkout() {
+  .venv/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation \
+    --editable .
 }
 
 # The native code that Python loads lies next to its wrapper, where a wheel has it too.
@@ -120,9 +112,14 @@ want=$(hash_of requirements/dev.txt tools/setup/setup.sh)
 if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
   logged venv "installing the pinned Python packages into .venv, some 2 GB" make_venv "$python"
   echo "$want" >"$cache/venv.stamp"
-  rm -f "$cache/horovod.stamp"
+  rm -f "$cache/horovod.stamp" "$cache/checkout.stamp"
 fi
-write_tss
+
+want="$PWD $(hash_of pyproject.toml)"
+if ! up_to_date checkout "$want"; then
+  logged checkout "installing this checkout into .venv" install_checkout
+  echo "$want" >"$cache/checkout.stamp"
+fi
 
 want=$(hash_of requirements/dev.txt tools/horovod)
 if ! up_to_date horovod "$want"; then
