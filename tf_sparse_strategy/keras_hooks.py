@@ -14,6 +14,7 @@ current strategy; under any other it calls the original.
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 | TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
 | Model.fit                                   | a model made outside the scope       | warn                  |
+| CallbackList.on_epoch_begin                 | communication may change by epochs   | says which one begins |
 """
 
 import itertools
@@ -74,7 +75,7 @@ def warn_of_models_outside_the_scope() -> None:
 
 def _install_keras3() -> None:
     from keras.src.backend.tensorflow import optimizer as tf_optimizer
-    from keras.src.callbacks import progbar_logger, terminate_on_nan
+    from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
     from keras.src.losses import loss
     from keras.src.metrics import reduction_metrics
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
@@ -88,6 +89,7 @@ def _install_keras3() -> None:
     wrap(reduction_metrics.Mean, "update_state", _record_mean)
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
+    wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
 
 
 def _install_tf_keras() -> None:
@@ -98,6 +100,7 @@ def _install_tf_keras() -> None:
     wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
     wrap(base_metric.Mean, "update_state", _record_mean)
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
+    wrap(callbacks.CallbackList, "on_epoch_begin", _begin_epoch)
 
 
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
@@ -164,6 +167,14 @@ def _show_progress_once(original, logger, params):
     if extended is not None and extended.collectives.topology.rank > 0:
         params = {**params, "verbose": 0}  # all workers' logs are the same
     return original(logger, params)
+
+
+def _begin_epoch(original, callbacks, epoch, logs=None):
+    model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
+    extended = extended_of(getattr(model, "distribute_strategy", None))
+    if extended is not None:
+        extended.gradients.memory.begin_epoch(epoch)
+    return original(callbacks, epoch, logs)
 
 
 def _warn_outside_the_scope(original, model, *args, **kwargs):

@@ -19,6 +19,8 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.residual import RESIDUAL, State
 
+EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
+
 
 class Memory(tf.train.experimental.PythonState):
     """The schemes' state of all lists of gradients of one strategy, in the order of first use.
@@ -49,6 +51,7 @@ class Memory(tf.train.experimental.PythonState):
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._restored: list[dict[str, Any]] = []
+        self._epoch = 0
 
     def of(self, plan: BucketPlan) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use."""
@@ -64,9 +67,22 @@ class Memory(tf.train.experimental.PythonState):
         """Whether any scheme remembers anything; the same on all workers."""
         return any(state for states in self._lists.values() for state in states)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Tells schemes that go by epochs which one begins, from 0 on."""
+        self._epoch = epoch
+        for states in self._lists.values():
+            self._set_epoch(states)
+
+    def _set_epoch(self, states) -> None:
+        for state in states:
+            if EPOCH in state:
+                state[EPOCH].assign(self._epoch)
+
     def _initial(self, plan):
         topology = self._collectives.topology
-        return [self._communication.state(bucket, topology) for bucket in plan.buckets]
+        states = [self._communication.state(bucket, topology) for bucket in plan.buckets]
+        self._set_epoch(states)
+        return states
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -146,6 +162,8 @@ class Memory(tf.train.experimental.PythonState):
                 bucket, name = key.split("/")
                 values[int(bucket)][name].assign(rows[rank])
             return
+        if record["scheme"] == own["scheme"]:
+            _take_common(record["arrays"], values)
         sizes = tuple(tensor.size for tensor in plan.tensors)
         saved = [record["arrays"].get(f"{b}/{RESIDUAL}") for b in range(len(record["buckets"]))]
         kept = [b for b, rows in enumerate(saved) if rows is not None]
@@ -181,6 +199,15 @@ class Memory(tf.train.experimental.PythonState):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
                 self.deserialize(file.read())
+
+
+def _take_common(arrays, values) -> None:
+    """Restores numbers that all workers and buckets shared, such as a count of steps."""
+    for name in values[0] if values else ():
+        rows = [array for key, array in arrays.items() if key.partition("/")[2] == name]
+        if rows and rows[0].ndim == 1 and len({x for row in rows for x in row.tolist()}) == 1:
+            for state in values:
+                state[name].assign(rows[0][0])
 
 
 def _layout(sizes, buckets, places) -> resharding.Layout:

@@ -67,6 +67,7 @@ class Run:
         self.variables = scheme.state(bucket, collectives.topology)
         self.step = tf.function(self.eager_step)
 
+    @tf.autograph.experimental.do_not_convert
     def eager_step(self, gradient):
         state = residual.State(self.variables)
         summed = self.scheme.reduce(gradient, state, self.collectives)
@@ -77,7 +78,7 @@ class Run:
         """What all workers' residuals add up to."""
         share = self.scheme.share(self.collectives.topology)
         own = tf.zeros([n])
-        if self.variables:
+        if "residual" in self.variables:
             own = residual.flush(own, residual.State(self.variables), share)
         return self.collectives.all_reduce(own).numpy()
 

@@ -4,6 +4,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.gtopk import GTopK
 from tf_sparse_strategy.communication.hitopk import HiTopK
+from tf_sparse_strategy.communication.piecewise import Piecewise
 from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
 from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
@@ -42,6 +43,7 @@ __all__ = [
     "GTopK",
     "HiTopK",
     "LinkModel",
+    "Piecewise",
     "ShardedTopK",
     "TopKAllGather",
     "Torus2D",

@@ -27,6 +27,11 @@ class Communication(abc.ABC):
         del bucket, topology
         return {}
 
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether what is not sent of a bucket stays in its state."""
+        return False
+
     def share(self, topology: Topology) -> Share:
         """Returns which part of which residual this worker keeps, where the scheme keeps any."""
         return Share.per_worker(topology)

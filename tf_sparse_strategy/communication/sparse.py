@@ -60,6 +60,10 @@ class SparseCommunication(Communication):
                     f"{name}({argument}={getattr(self, argument)!r}) is not one of {allowed}."
                 )
 
+    @property
+    def keeps_residual(self) -> bool:
+        return self.error_feedback
+
     def share(self, topology: Topology) -> Share:
         return Share.per_node(topology)
 

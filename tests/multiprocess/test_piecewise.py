@@ -1,0 +1,135 @@
+"""Schemes change when they should, and what one has not sent the next one sends."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import test_memory, test_sparse_communication, test_sparse_training
+from tf_sparse_strategy import communication
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import (
+    Dense,
+    HiTopK,
+    Piecewise,
+    ShardedTopK,
+    TopKAllGather,
+    Torus2D,
+)
+from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.topology import Topology
+
+N = 101
+
+
+@pytest.fixture
+def here(topology):
+    """Workers that pose as standing on two nodes, or more where they would be uneven."""
+    p = topology.num_workers
+    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
+    return Collectives(Topology(nodes, topology.rank))
+
+
+def run_of(phases, here, **options):
+    return test_sparse_communication.Run(Piecewise(phases, unit="step", **options), here, N)
+
+
+def gradients(p, steps):
+    return test_sparse_communication.integers(3, p, N, steps)
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("exact", [Dense(), Torus2D()], ids=repr)
+@pytest.mark.parametrize("sparse", [HiTopK(0.05), ShardedTopK(0.05)], ids=repr)
+def test_an_exact_phase_begins_with_what_was_kept(here, sparse, exact, mode):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = run_of([(0, sparse), (3, exact)], here)
+    step = run.step if mode == "function" else run.eager_step
+    data = gradients(p, 5)
+    sums = [step(tf.constant(g[rank])).numpy() for g in data[:3]]
+    assert run.kept(N).any() == (p > 1)
+    sums.append(step(tf.constant(data[3, rank])).numpy())
+    assert not run.kept(N).any()
+    np.testing.assert_array_equal(sum(sums), data[:4].sum(axis=(0, 1)))
+    np.testing.assert_array_equal(step(tf.constant(data[4, rank])), data[4].sum(axis=0))
+
+
+def test_or_keeps_it_for_the_next_sparse_phase(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = run_of([(0, HiTopK(0.05)), (2, Dense()), (4, HiTopK(1.0))], here, flush=False)
+    data = gradients(p, 5)
+    sums = [run.step(tf.constant(g[rank])).numpy() for g in data[:2]]
+    before = run.kept(N)
+    for g in data[2:4]:
+        np.testing.assert_array_equal(run.step(tf.constant(g[rank])), g.sum(axis=0))
+    np.testing.assert_array_equal(run.kept(N), before)
+    last = run.step(tf.constant(data[4, rank])).numpy()
+    np.testing.assert_array_equal(sum(sums) + last, data[[0, 1, 4]].sum(axis=(0, 1)))
+
+
+def test_densities_share_the_residual(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = run_of([(0, HiTopK(0.05)), (1, ShardedTopK(0.3)), (3, HiTopK(0.1))], here)
+    data = gradients(p, 5)
+    sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
+    np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
+
+
+def test_a_bad_step_does_not_take_the_residual_with_it(here):
+    """The step that was to bring it is skipped; the next one brings it."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = run_of([(0, HiTopK(0.05)), (1, Dense())], here)
+    good, more = gradients(p, 2)
+    first = run.step(tf.constant(good[rank])).numpy()
+    assert not np.isfinite(run.step(tf.fill([N], np.nan)).numpy()).any()
+    second = run.step(tf.constant(more[rank])).numpy()
+    np.testing.assert_array_equal(first + second, (good + more).sum(axis=0))
+
+
+def test_cost_is_the_dearest_phase(here):
+    model = communication.LinkModel(1e-5, 1e-9, 1e-4, 1e-8)
+    dear, cheap = Dense().cost(N, here.topology, model), HiTopK(0.05).cost(N, here.topology, model)
+    got = Piecewise([(0, HiTopK(0.05)), (2, Dense())]).cost(N, here.topology, model)
+    assert got == max(dear, cheap, key=lambda cost: cost.seconds)
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_epochs_of_fit(keras, comm, topology, flush):
+    phases = [(0, TopKAllGather(0.1)), (1, Dense())]
+    strategy, _, _ = test_sparse_training.fit(keras, Piecewise(phases, flush=flush), epochs=1)
+    sparse = [r.any() for r in test_memory.kept(strategy.extended.gradients) if r.ndim]
+    assert any(sparse) == (topology.num_workers > 1)
+    strategy, _, _ = test_sparse_training.fit(keras, Piecewise(phases, flush=flush), epochs=2)
+    after = [r.any() for r in test_memory.kept(strategy.extended.gradients) if r.ndim]
+    assert any(after) == (topology.num_workers > 1 and not flush)
+
+
+def test_the_count_of_steps_survives_other_buckets(comm, here, topology):
+    variables = [tf.Variable(tf.zeros(shape)) for shape in test_memory.SHAPES]
+    scheme = Piecewise([(0, HiTopK(0.05)), (3, Dense())], unit="step", flush=False)
+    old = GradientReducer(scheme, here, bucket_bytes=64)
+    for seed in range(3):
+        test_memory.step(old, variables, topology, seed)
+    blob = test_memory.moved(comm, old.memory.serialize())
+    new = GradientReducer(scheme, here, bucket_bytes=1 << 20)
+    new.memory.deserialize(blob)
+    exact = GradientReducer(Dense(), here, bucket_bytes=64)
+    np.testing.assert_array_equal(
+        test_memory.step(new, variables, topology, 3), test_memory.step(exact, variables, topology, 3)
+    )
+
+
+@pytest.mark.parametrize("starts", [[], [1], [0, 0], [0, 5, 3]])
+def test_starts_are_checked(starts):
+    with pytest.raises(ValueError, match="the first phase must start at 0"):
+        Piecewise([(start, Dense()) for start in starts])
+
+
+def test_units_and_residuals_are_checked():
+    with pytest.raises(ValueError, match=r"unit='batch'.*'epoch', 'step'"):
+        Piecewise([(0, Dense())], unit="batch")
+    mixed = Piecewise([(0, HiTopK()), (1, TopKAllGather())])
+    with pytest.raises(ValueError, match="per node, others per worker"):
+        mixed.validate(Topology((0, 0, 1, 1), 0))
+    uneven = Piecewise([(0, HiTopK()), (1, Torus2D())])
+    with pytest.raises(ValueError, match="same number of workers"):
+        uneven.validate(Topology((0, 0, 1), 0))
