@@ -29,7 +29,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       communication: how gradients are summed: "dense" (default), "torus2d", or an instance from
         `tss.communication`.
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
-        are on their way while the first layers still compute. Default 32 MiB.
+        are on their way while the first layers still compute. By default the scheme's own
+        `bucket_bytes`: 2 MiB for "dense", 32 MiB for the others.
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.
@@ -55,7 +56,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     def __init__(
         self,
         communication: str | Communication = "dense",
-        bucket_bytes: int = 32 << 20,
+        bucket_bytes: int | None = None,
         silence_limit: float = 45.0,
         stall_limit: float = 1800.0,
     ):
@@ -68,6 +69,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):
             scheme = communication_lib.get(communication)
+            bucket_bytes = scheme.bucket_bytes if bucket_bytes is None else bucket_bytes
             for name, number in (("bucket_bytes", bucket_bytes), ("silence_limit", silence_limit)):
                 if not _is_positive(number):
                     raise ValueError(f"{name}={number!r} must be a number greater than 0.")

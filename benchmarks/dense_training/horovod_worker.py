@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import inspect
 import json
 
 import horovod.tensorflow as hvd
@@ -14,14 +13,12 @@ from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 
-BUCKET_BYTES = inspect.signature(tss.SparseStrategy).parameters["bucket_bytes"].default
-
 
 def predicted(strategy: tss.SparseStrategy, model, links: cost_model.LinkModel) -> float:
     """Seconds of one step's reductions by the cost model; buckets one after the other."""
     specs = [TensorSpec(i, tuple(v.shape), "float32", 4) for i, v in enumerate(model.trainable_variables)]
-    plan = BucketPlan.build(specs, BUCKET_BYTES)
     scheme, topology = strategy.communication, strategy.topology
+    plan = BucketPlan.build(specs, scheme.bucket_bytes)
     costs = [scheme.cost(bucket.num_elements, topology, links) for bucket in plan.buckets]
     return sum(cost.seconds for cost in costs)
 

@@ -18,6 +18,10 @@ class Communication(abc.ABC):
     is in the variables of `state`.
     """
 
+    # Size limit of a bucket where the user sets none. A bucket costs a few dependent collectives, and
+    # travels while the gradients of earlier layers are computed.
+    bucket_bytes = 32 << 20
+
     def validate(self, topology: Topology) -> None:
         """Raises ValueError, with the remedy, where the scheme cannot run on `topology`."""
         del topology
