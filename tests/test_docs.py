@@ -29,8 +29,10 @@ def test_the_main_docstrings_have_examples():
     assert any(test.examples for test in found)
 
 
-def test_readme_python_runs():
+def test_readme_python_runs(tmp_path, monkeypatch):
     import tf_sparse_strategy as tss
+
+    monkeypatch.chdir(tmp_path)
 
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
     assert blocks

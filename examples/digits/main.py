@@ -1,7 +1,7 @@
 """Trains a small CNN on scikit-learn's handwritten digits, on any number of workers.
 
     python -m examples.digits.main                        one worker
-    horovodrun -np 4 python -m examples.digits.main       four workers on this machine
+    horovodrun --gloo -np 4 python -m examples.digits.main       four workers on this machine
 """
 
 import pathlib
