@@ -50,6 +50,19 @@ def test_nothing_is_left_after_an_exception(machine, marker):
     assert not marker.processes()
 
 
+def test_nothing_is_left_when_a_fork_holds_the_pipes(machine, marker):
+    """As a data loader's worker of the program that made the lab."""
+    with Netlab(nodes=1, local=1):
+        fork = os.fork()
+        if not fork:
+            signal.pause()
+    try:
+        assert wait_until(lambda: marker.processes() <= {fork})
+    finally:
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_when_netlab_is_ended(machine, marker, number):
     command = ["-m", "tf_sparse_strategy.cli", "netlab", "--nodes", "2", "--local", "1", "--"]

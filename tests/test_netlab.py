@@ -96,22 +96,29 @@ def test_the_link_has_its_rate_and_no_more(job):
 
 
 FAN = """
-import json, os, socket, time
+import concurrent.futures, json, os, socket, time
 size, rank = 10**6, int(os.environ["HOROVOD_RANK"])
+
+def receive(line):
+    line.makefile("rb").read(size)
+    line.send(b"x")
+
+def send(line):
+    line.sendall(bytes(size))
+    line.recv(1)
+
 if rank == 0:
     server = socket.create_server(("node0", 7000))
     lines = [server.accept()[0] for _ in range(2)]
-    begin = time.monotonic()
-    for line in lines:
-        line.send(b"x")
-    for line in lines:
-        line.makefile("rb").read(size)
-    middle = time.monotonic()
-    for line in lines:
-        line.sendall(bytes(size))
-    for line in lines:
-        line.recv(1)
-    print(json.dumps([16 * size / (middle - begin), 16 * size / (time.monotonic() - middle)]))
+    rates = []
+    for direction in (receive, send):
+        begin = time.monotonic()
+        for line in lines:
+            line.send(b"x")
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            list(threads.map(direction, lines))
+        rates.append(2 * size * 8 / (time.monotonic() - begin))
+    print(json.dumps(rates))
 else:
     while True:
         try:
@@ -119,10 +126,9 @@ else:
             break
         except ConnectionRefusedError:
             time.sleep(0.05)
-    line.recv(1)
-    line.sendall(bytes(size))
-    line.makefile("rb").read(size)
-    line.send(b"x")
+    for direction in (send, receive):
+        line.recv(1)
+        direction(line)
 """
 
 
@@ -175,8 +181,13 @@ def test_a_job_leaves_no_process_on_the_nodes(marker, lab):
 
 
 def test_the_next_job_finds_the_nodes_in_order(lab):
-    assert lab.run(["false"], timeout=PATIENCE).exit_code == 1
-    assert lab.run(["true"], timeout=PATIENCE).exit_code == 0
+    script = "import socket; socket.socket(2, 2).sendto(bytes(1000), ('node0', 7000)); exit(1)"
+    first = lab.run([sys.executable, "-c", script], timeout=PATIENCE)
+    assert first.exit_code == 1
+    assert first.links[1].sent > 1000
+    second = lab.run(["true"], timeout=PATIENCE)
+    assert second.exit_code == 0
+    assert second.links[1].sent < 1000  # its own bytes only
 
 
 def test_a_missing_program_is_named(lab):
