@@ -11,10 +11,14 @@ import threading
 import traceback
 
 import pytest
+import tensorflow as tf
 
+from tf_sparse_strategy.call_site import CallSites
+from tf_sparse_strategy.traffic import Bytes
 from tf_sparse_strategy.watchdog import source_line
 from tf_sparse_strategy.watchdog.channel import Channel
 from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
+from tf_sparse_strategy.watchdog.waits import Waits
 
 SILENCE, STALL = 45.0, 1800.0
 X, Y = "gradients.all_reduce_sum.step.0", "value.all_gather.eager"
@@ -158,8 +162,6 @@ def test_the_line_of_an_error():
 
 
 def test_whether_a_graph_runs():
-    import tensorflow as tf
-
     seen = []
     look = tf.function(lambda: tf.numpy_function(seen_by_another_thread, [], tf.bool))
 
@@ -177,6 +179,56 @@ def test_whether_a_graph_runs():
 
 def test_without_a_line_of_the_users():
     assert source_line.users_line([]) == "no line of Python"
+
+
+# ---- the waits -----------------------------------------------------------------------------------
+
+
+def test_what_this_worker_waits_in():
+    """In a graph and eagerly; a call that failed is no wait, whatever runs later."""
+    sites = CallSites()
+    waits = Waits(sites)
+    begun, end = threading.Event(), threading.Event()
+
+    def wait(x):
+        begun.set()
+        end.wait()
+        if x < 0:
+            raise ValueError("it fails")
+        return x
+
+    def call(x):
+        def fn(name, x):
+            return tf.numpy_function(wait, [x], tf.float32)
+
+        return sites.run("k", "p", Bytes(local=1), x, fn)
+
+    def seen_during(function, x):
+        begun.clear()
+        end.clear()
+        caller = threading.Thread(target=lambda: tried.append(attempt(function, x)))
+        caller.start()
+        begun.wait()
+        seen = waits.now(), waits.now()
+        end.set()
+        caller.join()
+        return seen
+
+    def attempt(function, x):
+        with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
+            return function(tf.constant(x))
+
+    tried = []
+    in_graph, none = tf.function(call), frozenset()
+    for function, name in ((in_graph, "p.k.call.0"), (call, "p.k.eager")):
+        assert seen_during(function, 1.0) == (frozenset({(name, 1)}),) * 2
+        assert (waits.now(), waits.now()) == (none, none)
+        assert seen_during(function, -1.0) == (frozenset({(name, 2)}),) * 2
+        assert (waits.now(), waits.now()) == (none, none)
+        assert seen_during(function, 1.0) == (frozenset({(name, 3)}),) * 2
+        assert (waits.now(), waits.now()) == (none, none)
+    another_graph = tf.function(lambda x: tf.numpy_function(wait, [x], tf.float32))
+    assert seen_during(another_graph, 1.0) == (none, none)
 
 
 # ---- the channel ---------------------------------------------------------------------------------

@@ -125,13 +125,11 @@ class CallSites:
             begin = tf.concat([one, tf.cast(cost, tf.int64), self._now(site), zeros], axis=0)
             before = site.assign_add(begin, read_value=False)
         with tf.control_dependencies([before]), tf.device("CPU:0"):
-            counted = site.read_value()
+            calls = site.read_value()[0]
         with tf.control_dependencies([before]):
-            result = fn(name, _not_constant(x, counted[0]))
+            result = fn(name, _not_constant(x, calls))
         with tf.control_dependencies([result]), tf.device("CPU:0"):
-            # Not 1: a call that failed has ended as well.
-            ended = counted[:1] - counted[5:]
-            end = tf.concat([tf.zeros([4], tf.int64), self._now(site), ended], axis=0)
+            end = tf.concat([tf.zeros([4], tf.int64), self._now(site), one], axis=0)
             site.assign_add(end, read_value=False)
         return result
 
@@ -169,12 +167,13 @@ class CallSites:
         ]
         return eager_sites + graph_sites
 
-    def in_flight(self) -> dict[str, int]:
-        """The places whose operation has its input and not yet its result, and the number of that call.
+    def in_flight(self) -> dict[str, tuple[int, int]]:
+        """(number of calls, calls that have begun and not ended) of each place where there are any.
 
-        A call in a graph that failed counts as in flight until the next one there has ended.
+        Includes calls in graphs that failed: what would have counted their end did not run.
         """
-        return {name: int(site[0]) for name, site in self.sites() if site[0] > site[5]}
+        counted = {name: (int(site[0]), int(site[0] - site[5])) for name, site in self.sites()}
+        return {name: calls for name, calls in counted.items() if calls[1]}
 
     def traffic(self) -> tuple[int, Bytes]:
         """(calls, bytes) this worker has issued and sent so far, eager and in graphs."""

@@ -4,6 +4,7 @@
 |-------------------|-----------------------------------------------------------------------|
 | `verdict.py`      | from what is known of all workers to a cause; pure                    |
 | `source_line.py`  | where a thread is: the line of the user's program                     |
+| `waits.py`        | what this worker waits in                                             |
 | `channel.py`      | messages between rank 0 and the others, beside Horovod                |
 | `thread.py`       | the thread that reports, listens, judges and ends                     |
 """

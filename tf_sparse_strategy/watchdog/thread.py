@@ -27,6 +27,7 @@ from tf_sparse_strategy.launcher import host_name
 from tf_sparse_strategy.watchdog import source_line
 from tf_sparse_strategy.watchdog.channel import Channel
 from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
+from tf_sparse_strategy.watchdog.waits import Waits
 
 EXIT_CODE = 75  # "temporary failure" in sysexits.h: start the job again, it will resume
 _GRACE = 5.0  # seconds for the program to end by itself after a verdict
@@ -78,7 +79,7 @@ class Watchdog:
     """
 
     def __init__(self, collectives, channel: Channel, hosts, silence_limit, stall_limit):
-        self._sites = collectives.sites
+        self._waits = Waits(collectives.sites)
         self._channel = channel
         self._limits = silence_limit, stall_limit
         self._interval = min(silence_limit / _REPORTS_PER_LIMIT, 10.0)
@@ -149,7 +150,7 @@ class Watchdog:
         if now < self._next_report:
             return
         self._next_report = now + self._interval
-        self._since = {call: self._since.get(call, now) for call in self._in_flight()}
+        self._since = {call: self._since.get(call, now) for call in self._waits.now()}
         waits = {name: now - since for (name, _), since in self._since.items()}
         mine = {
             "waits": {name: s for name, s in waits.items() if s >= _SHORTEST_WAIT},
@@ -160,15 +161,6 @@ class Watchdog:
             self._channel.send({})  # rank 0 alone compares waits
         else:
             self._channel.send(mine)
-
-    def _in_flight(self) -> frozenset[tuple[str, int]]:
-        """(operation, number of the call) of what this worker waits in.
-
-        A call in a graph that failed counts as in flight; it is not, once no graph runs.
-        """
-        in_graph = source_line.runs_graph_function()
-        calls = self._sites.in_flight().items()
-        return frozenset(call for call in calls if in_graph or call[0].endswith(".eager"))
 
     def _judge(self, now):
         if self._cause is not None:
@@ -204,7 +196,7 @@ class Watchdog:
         while True:
             now = time.monotonic()
             frame = source_line.main_thread_frame()
-            where = id(frame), frame and frame.f_lasti, self._end, self._in_flight()
+            where = id(frame), frame and frame.f_lasti, self._end, self._waits.now()
             if where != before:
                 before, changed = where, now
             stands, lasts = now - changed, now - begin
