@@ -4,5 +4,6 @@ For tf_keras, `from lars_pto.legacy_keras import LARS, LAMB`.
 """
 
 from lars_pto.keras3 import LAMB, LARS
+from lars_pto.parallel import parallel_tensor_op
 
-__all__ = ["LAMB", "LARS"]
+__all__ = ["LAMB", "LARS", "parallel_tensor_op"]

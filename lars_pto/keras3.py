@@ -13,9 +13,10 @@ class _LayerWise(keras.optimizers.Optimizer):
     tuple of its new values, and `update_step` assigns them.
     """
 
-    def __init__(self, rule, exclusions, learning_rate, weight_decay, keras_options):
+    def __init__(self, rule, exclusions, parallel, learning_rate, weight_decay, keras_options):
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **keras_options)
         self._rule, self._exclusions = rule, exclusions
+        self._norms = norms.Norms(parallel)
 
     def build(self, variables):
         """Creates the state; called by Keras with all variables."""
@@ -40,7 +41,7 @@ class _LayerWise(keras.optimizers.Optimizer):
             lambda variable: self._treatments[self._get_variable_index(variable)],
             self.learning_rate,
             self.iterations + 1,
-            norms.sums_of_squares,
+            self._norms,
         )
 
     def update_step(self, gradient, variable, learning_rate):
@@ -49,12 +50,17 @@ class _LayerWise(keras.optimizers.Optimizer):
         for target, value in zip([variable, *self._slots_of(variable)], gradient, strict=True):
             self.assign(target, value)
 
+    @property
+    def parallel_decision(self):
+        """Whether the norms are divided over the workers, and why; None before the first step."""
+        return self._norms.decision
+
     def _apply_weight_decay(self, variables):
         """Nothing: the decay is part of the rule, and under its ratio."""
 
     def get_config(self):
         """The arguments of the constructor."""
-        return {**super().get_config(), **options.config_of(self._rule, self._exclusions)}
+        return {**super().get_config(), **options.config_of(self._rule, self._exclusions, self._norms)}
 
 
 @keras.saving.register_keras_serializable(package="lars_pto")

@@ -6,11 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lars_pto.norms import Measure
 from lars_pto.trust_ratio import Rule
-
-Measure = Callable[
-    [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[float]], tf.Tensor
-]  # as `norms.sums_of_squares`
 
 
 class Treatment(NamedTuple):

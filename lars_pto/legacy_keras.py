@@ -8,11 +8,12 @@ from lars_pto import layerwise, norms, options
 class _LayerWise(tf_keras.optimizers.Optimizer):
     """tf_keras's optimizer around a rule of layer-wise rates; `keras3._LayerWise` says how."""
 
-    def __init__(self, rule, exclusions, learning_rate, weight_decay, keras_options):
+    def __init__(self, rule, exclusions, parallel, learning_rate, weight_decay, keras_options):
         name = keras_options.pop("name", None) or type(self).__name__
         super().__init__(name=name, weight_decay=weight_decay, **keras_options)
         self._learning_rate = self._build_learning_rate(learning_rate)
         self._rule, self._exclusions = rule, exclusions
+        self._norms = norms.Norms(parallel)
 
     def build(self, var_list):
         """Creates the state; called by tf_keras with all variables."""
@@ -40,7 +41,7 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
             lambda variable: self._treatments[self._index_dict[self._var_key(variable)]],
             self.learning_rate,
             self.iterations + 1,
-            norms.sums_of_squares,
+            self._norms,
         )
         return super()._internal_apply_gradients(values)
 
@@ -48,6 +49,11 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         """Assigns what `_internal_apply_gradients` computed; called by tf_keras per variable."""
         for target, value in zip([variable, *self._slots_of(variable)], gradient, strict=True):
             target.assign(value)
+
+    @property
+    def parallel_decision(self):
+        """Whether the norms are divided over the workers, and why; None before the first step."""
+        return self._norms.decision
 
     def _apply_weight_decay(self, variables):
         """Nothing: the decay is part of the rule, and under its ratio."""
@@ -57,7 +63,7 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         return {
             **super().get_config(),
             "learning_rate": self._serialize_hyperparameter(self._learning_rate),
-            **options.config_of(self._rule, self._exclusions),
+            **options.config_of(self._rule, self._exclusions, self._norms),
         }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from lars_pto.lamb_rule import LambRule
 from lars_pto.lars_rule import LarsRule
 from lars_pto.layerwise import Exclusions
+from lars_pto.norms import Norms
 
 
 class LarsOptions:
@@ -34,6 +35,8 @@ class LarsOptions:
         nor a rate of their own: they move by γ alone.
       weight_decay_exclusions: regular expressions; a variable whose path matches one has no decay.
       adaptation_exclusions: the same for r; None takes `weight_decay_exclusions`.
+      parallel: whether the norms are divided over the workers: "on", "off", or "auto", which measures
+        both in the first step and logs what it chose; see `norms.Norms`.
       **keras_options: Keras's own, e.g. `clipnorm`, `use_ema`, `gradient_accumulation_steps`, `name`.
 
     Raises:
@@ -62,6 +65,7 @@ class LarsOptions:
         exclude_vectors: bool = True,
         weight_decay_exclusions: Sequence[str] = (),
         adaptation_exclusions: Sequence[str] | None = None,
+        parallel: str = "auto",
         **keras_options,
     ):
         rule = LarsRule(
@@ -74,7 +78,7 @@ class LarsOptions:
             None if ratio_bounds is None else tuple(ratio_bounds),
         )
         exclusions = Exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
-        super().__init__(rule, exclusions, learning_rate, weight_decay, keras_options)
+        super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
 
 
 class LambOptions:
@@ -94,6 +98,7 @@ class LambOptions:
       exclude_vectors: as in `LARS`.
       weight_decay_exclusions: as in `LARS`.
       adaptation_exclusions: as in `LARS`.
+      parallel: as in `LARS`.
       **keras_options: Keras's own, e.g. `global_clipnorm`, `use_ema`, `name`.
 
     Raises:
@@ -119,14 +124,15 @@ class LambOptions:
         exclude_vectors: bool = True,
         weight_decay_exclusions: Sequence[str] = (),
         adaptation_exclusions: Sequence[str] | None = None,
+        parallel: str = "auto",
         **keras_options,
     ):
         rule = LambRule(beta_1, beta_2, epsilon, weight_decay or 0.0, bias_correction)
         exclusions = Exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
-        super().__init__(rule, exclusions, learning_rate, weight_decay, keras_options)
+        super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
 
 
-def config_of(rule: LarsRule | LambRule, exclusions: Exclusions) -> dict[str, Any]:
+def config_of(rule: LarsRule | LambRule, exclusions: Exclusions, norms: Norms) -> dict[str, Any]:
     """The arguments of the constructors above that give these, but for `weight_decay`."""
     config = dataclasses.asdict(rule)
     del config["weight_decay"]  # Keras's configuration has it, None included
@@ -137,4 +143,5 @@ def config_of(rule: LarsRule | LambRule, exclusions: Exclusions) -> dict[str, An
         "adaptation_exclusions": (
             None if exclusions.adaptation is None else list(exclusions.adaptation)
         ),
+        "parallel": norms.mode,
     }

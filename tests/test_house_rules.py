@@ -87,6 +87,8 @@ def test_bazel_deps_are_complete() -> None:
         ("custom_ops/mstopk/mstopk.py", "import tf_sparse_strategy as tss", 1),
         ("datacache/cache.py", "import lars_pto", 1),
         ("lars_pto/lars.py", "import tensorflow as tf\nfrom lars_pto import lamb", 0),
+        ("lars_pto/norms.py", "import custom_ops", 0),
+        ("lars_pto/norms.py", "from tf_sparse_strategy import collectives", 1),
         ("examples/digits/main.py", "import tf_sparse_strategy as tss", 0),
         ("tf_sparse_strategy/strategy.py", "from examples.digits import model", 1),
     ],

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import doctest
 import re
 import types
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 import lars_pto
-from lars_pto import legacy_keras
+from lars_pto import layerwise, legacy_keras, options, trust_ratio
 from lars_pto.layerwise import Exclusions
 from tests import lars_reference as reference
 
@@ -337,12 +338,9 @@ def test_fit_in_mixed_precision(framework):
 
 
 def test_constraints_hold(framework):
+    layers = framework.keras.layers
     model = framework.keras.Sequential(
-        [
-            framework.keras.Input((6,)),
-            framework.keras.layers.Dense(4, kernel_constraint="non_neg"),
-            framework.keras.layers.Dense(1),
-        ]
+        [framework.keras.Input((6,)), layers.Dense(4, kernel_constraint="non_neg"), layers.Dense(1)]
     )
     model.compile(framework.optimizers.LARS(100.0), loss="mse")
     model.fit(*data(), epochs=2, verbose=0)
@@ -352,3 +350,9 @@ def test_constraints_hold(framework):
 def test_errors_name_the_argument(framework):
     with pytest.raises(ValueError, match="variant='lars'; allowed are classic"):
         framework.optimizers.LARS(1.0, variant="lars")
+
+
+@pytest.mark.parametrize("module", [layerwise, options, trust_ratio], ids=lambda m: m.__name__)
+def test_docs(module):
+    failed, tried = doctest.testmod(module, extraglobs={"lars_pto": lars_pto})
+    assert failed == 0 and tried > 0

@@ -1,0 +1,142 @@
+"""LARS and LAMB over real workers: divided norms change nothing, and "auto" decides alike for all."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lars_pto
+from lars_pto import decision, legacy_keras, norms
+from tests.lars_layers import MODELS, train
+from tests.multiprocess import oracle
+
+PACKAGES = {"keras": lars_pto, "tf_keras": legacy_keras}
+
+
+def package(keras):
+    return PACKAGES[keras.__name__.partition(".")[0]]
+
+
+@pytest.mark.parametrize("parallel", ["on", "off", "auto"])
+@pytest.mark.parametrize("name", ["LARS", "LAMB"])
+def test_fit_is_that_of_one_process(comm, keras, strategy, name, parallel):
+    """Clipping, EMA, a last batch that does not divide: the whole of Keras around our optimizers."""
+
+    def experiment(scope):
+        with scope():
+            model = oracle.mlp(keras, keras.layers.LayerNormalization())
+            optimizer = getattr(package(keras), name)(
+                0.05, parallel=parallel, global_clipnorm=1.0, use_ema=True
+            )
+            model.compile(optimizer, loss="mse")
+        history = model.fit(oracle.dataset(25, 8), epochs=3, verbose=0, shuffle=False)
+        return oracle.outcome(model, history)
+
+    oracle.compare(comm, strategy, experiment, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "sparse_rows"), [(model, False) for model in MODELS] + [("many", True)]
+)
+@pytest.mark.parametrize("name", ["LARS", "LAMB"])
+def test_divided_is_undivided(comm, strategy, name, model, sparse_rows):
+    """The same weights and slots to the bit, and on all workers; a cut layer to the last bits."""
+
+    def run(parallel, where):
+        make = getattr(lars_pto, name)
+        return train("keras3", lambda: make(0.5, parallel=parallel), model, where, sparse_rows)
+
+    ours, optimizer = run("on", strategy)
+    undivided, _ = run("off", strategy)
+    alone, _ = run("off", None)
+    for a, b, c in zip(ours, undivided, alone, strict=True):
+        np.testing.assert_allclose(a, b, rtol=3e-7, atol=1e-9)
+        np.testing.assert_allclose(b, c, rtol=1e-6, atol=1e-7)
+        if model != "one huge":
+            np.testing.assert_array_equal(a, b)
+        oracle.assert_identical(comm, a)
+    if model != "nothing to measure":
+        assert optimizer.parallel_decision.divide == (strategy.num_replicas_in_sync > 1)
+
+
+def test_the_operator_computes_each_tensor_once(comm, strategy):
+    """Results carry the number of the worker that computed them, and are the same everywhere."""
+    tensors = [tf.fill([n], 1.0) for n in (7, 7, 30, 1, 12)]
+    rank = float(comm.topology.rank)
+
+    def who(x):
+        return tf.stack([tf.reduce_sum(x), tf.constant(rank)])
+
+    run = tf.function(lambda: strategy.run(lambda: lars_pto.parallel_tensor_op(who, tensors)))
+    for _ in range(2):
+        results = np.array([r.numpy() for r in run()])
+        assert results[:, 0].tolist() == [7, 7, 30, 1, 12]
+        assert set(results[:, 1]) == set(range(min(comm.topology.num_workers, len(tensors))))
+        oracle.assert_identical(comm, results)
+
+
+def test_a_nan_on_one_worker_reaches_all(comm, strategy):
+    """Only the worker that computes a tensor sees its own NaN; the gathered result is everyone's."""
+    last = comm.topology.rank == comm.topology.num_workers - 1
+    tensors = [tf.constant([float("nan") if last else 1.0]) for _ in range(5)]
+
+    def run():
+        return strategy.run(lambda: lars_pto.parallel_tensor_op(tf.reduce_sum, tensors))
+
+    results = np.array([r.numpy() for r in tf.function(run)()])
+    assert np.isnan(results).any()
+    oracle.assert_identical(comm, results)
+
+
+def test_auto_measures_once_and_all_agree(comm, strategy, monkeypatch):
+    measured = []
+    original = decision.median_seconds
+
+    def counted(run):
+        measured.append(original(run))
+        return measured[-1]
+
+    monkeypatch.setattr(decision, "median_seconds", counted)
+    _, optimizer = train("keras3", lambda: lars_pto.LARS(0.5), "many", strategy)
+    chosen = optimizer.parallel_decision
+    oracle.assert_identical(comm, int(chosen.divide))
+    if comm.topology.num_workers == 1:
+        assert not measured and chosen.reason == "there is one worker"
+        return
+    assert len(measured) == 2
+    assert f"slowest of {comm.topology.num_workers} workers" in chosen.reason
+    text = tf.strings.unicode_decode(chosen.reason, "UTF-8")
+    oracle.assert_identical(comm, text)
+
+
+@pytest.mark.parametrize("slow", ["alone", "divided"])
+def test_auto_chooses_what_is_faster_for_the_slowest(comm, strategy, monkeypatch, slow):
+    """One worker alone finds one of the ways slow; all of them turn to the other."""
+    if comm.topology.num_workers == 1:
+        return
+    delay = iter([1.0 if slow == "alone" else 0.0, 1.0 if slow == "divided" else 0.0])
+
+    def delayed(run):
+        run()
+        return 1.0 + next(delay) * (comm.topology.rank == 0)
+
+    monkeypatch.setattr(norms.decision, "median_seconds", delayed)
+    _, optimizer = train("keras3", lambda: lars_pto.LARS(0.5), "many", strategy)
+    assert optimizer.parallel_decision.divide == (slow == "alone")
+
+
+def test_divided_norms_travel_as_one_message_of_their_size(comm, strategy):
+    """2 float64 for each piece, padded to the longest share: 3 layers on P workers."""
+    layers = [tf.ones([3, 3]), tf.ones([3, 3]), tf.ones([3, 3])]
+
+    @tf.function
+    def run():
+        return strategy.run(lambda: norms.divided_sums(layers, layers, [0.0] * 3))
+
+    run()
+    workers = comm.topology.num_workers
+    calls, sent = strategy.extended.collectives.traffic()
+    np.testing.assert_array_equal(run(), [[9.0, 9.0]] * 3)
+    calls_after, sent_after = strategy.extended.collectives.traffic()
+    assert calls_after - calls == (workers > 1)
+    longest = -(-3 // workers)
+    assert sent_after.total - sent.total == (workers - 1) * longest * 2 * 8
