@@ -13,12 +13,21 @@ from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 
+# By name: how gradients are summed, and the size limit of a bucket, None for the default.
+VARIANTS = {
+    "SparseStrategy(dense)": ("dense", None),
+    "SparseStrategy(dense), one bucket": ("dense", 1 << 30),
+    "SparseStrategy(torus2d)": ("torus2d", None),
+}
 
-def predicted(strategy: tss.SparseStrategy, model, links: cost_model.LinkModel) -> float:
+
+def predicted(
+    strategy: tss.SparseStrategy, bucket_bytes: int | None, model, links: cost_model.LinkModel
+) -> float:
     """Seconds of one step's reductions by the cost model; buckets one after the other."""
     specs = [TensorSpec(i, tuple(v.shape), "float32", 4) for i, v in enumerate(model.trainable_variables)]
     scheme, topology = strategy.communication, strategy.topology
-    plan = BucketPlan.build(specs, scheme.bucket_bytes)
+    plan = BucketPlan.build(specs, bucket_bytes or scheme.bucket_bytes)
     costs = [scheme.cost(bucket.num_elements, topology, links) for bucket in plan.buckets]
     return sum(cost.seconds for cost in costs)
 
@@ -36,12 +45,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     args = parser.parse_args()
-    strategies = {name: tss.SparseStrategy(name) for name in ("dense", "torus2d")}
+    strategies = {
+        name: tss.SparseStrategy(scheme, bucket_bytes)
+        for name, (scheme, bucket_bytes) in VARIANTS.items()
+    }
     workers, rank = hvd.size(), hvd.rank()
-    comm = Collectives(strategies["dense"].topology)
+    comm = Collectives(strategies["SparseStrategy(dense)"].topology)
     links = link_measurement.measure(comm)
     methods = {
-        f"SparseStrategy({name})": training.strategy_method(strategy, workers, args.width)
+        name: training.strategy_method(strategy, workers, args.width)
         for name, strategy in strategies.items()
     }
     methods["bare Horovod"] = training.plain_method(workers, args.width, summed_gradient)
@@ -50,11 +62,12 @@ def main() -> None:
     largest = comm.all_reduce(tf.constant(list(differences.values()), tf.float64), op="max").numpy()
     times = training.time_rounds(methods, workers, rank, args.rounds, args.steps)
     if rank == 0:
+        model = methods["bare Horovod"].model
         found = {
             "links": dataclasses.asdict(links),
-            "parameters": methods["bare Horovod"].model.count_params(),
+            "parameters": model.count_params(),
             "predicted": {
-                f"SparseStrategy({name})": predicted(strategy, methods["bare Horovod"].model, links)
+                name: predicted(strategy, VARIANTS[name][1], model, links)
                 for name, strategy in strategies.items()
             },
             "differences": dict(zip(methods, largest.tolist(), strict=True)),

@@ -20,7 +20,7 @@ SETTINGS = {
     "no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"},
     "cycle 5 ms": {"HOROVOD_CYCLE_TIME": "5"},
 }
-ROUNDS, STEPS = 8, 4
+ROUNDS, STEPS = 6, 4
 
 
 def measure(quick: bool) -> dict:
