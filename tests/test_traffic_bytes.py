@@ -23,9 +23,14 @@ def report(request) -> dict[str, dict[str, list[int]]]:
     return json.loads(result.ranks[0].stdout)
 
 
-def agree(counted: int, carried: int) -> bool:
-    """Headers and Horovod's negotiation, which are not counted, may add 3 %, 128 KiB at least."""
-    return 0 <= carried - counted <= max(0.03 * counted, 128 << 10)
+def agree(links: dict[str, list[int]]) -> bool:
+    """Headers and Horovod's negotiation, which are not counted, may add 3 %, 128 KiB at least.
+
+    Of all bytes: the negotiation takes as many on a link that carries nothing else, and the more the
+    longer an operation lasts.
+    """
+    slack = max(0.03 * sum(counted for counted, _ in links.values()), 128 << 10)
+    return all(0 <= carried - counted <= slack for counted, carried in links.values())
 
 
 OPERATIONS = [
@@ -40,19 +45,17 @@ OPERATIONS = [
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_counted_bytes_cross_the_network(report, operation):
-    for counted, carried in report[operation].values():
-        assert agree(counted, carried), f"{operation}: {report[operation]}"
+    assert agree(report[operation]), report[operation]
     assert sum(counted for counted, _ in report[operation].values()) >= 4 << 20
 
 
 @pytest.mark.parametrize("operation", ["all_reduce cross", "all_gather local"])
 def test_counted_bytes_of_a_group_cross_the_network(report, operation):
-    for counted, carried in report[operation].values():
-        assert agree(counted, carried), f"{operation}: {report[operation]}"
+    assert agree(report[operation]), report[operation]
 
 
 def test_uncounted_bytes_are_found(report):
     """Negative control: an operation behind the counters' back."""
-    links = report["not counted"].values()
-    assert sum(counted for counted, _ in links) < 1000
-    assert not all(agree(counted, carried) for counted, carried in links)
+    links = report["not counted"]
+    assert sum(counted for counted, _ in links.values()) < 1000
+    assert not agree(links)
