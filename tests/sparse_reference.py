@@ -132,3 +132,39 @@ class GTopK(_Model):
             standing = standing[::2]
         self.keep(shard, kept)
         return sent[0]
+
+
+class OkTopK(_Model):
+    """Algorithms 1 and 2 of Li and Hoefler. Regions and balancing move sums about, and change none."""
+
+    hierarchical = True
+
+    def __init__(self, *args, threshold_period=32, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.period, self.steps, self.thresholds = threshold_period, 0, {}
+
+    def step(self, gradients):
+        result = super().step(gradients)
+        self.steps += 1
+        return result
+
+    def sum_shard(self, acc, shard):
+        local, overall = self.thresholds.get(shard, (None, None))
+        renewed = self.steps % self.period == 0
+        if renewed:
+            local = [self.kth(a) for a in acc]
+        sent = np.stack([np.where(np.abs(a) >= th, a, 0) for a, th in zip(acc, local, strict=True)])
+        total = np.zeros_like(acc[0])
+        for part in sent:
+            total += part
+        if renewed:
+            overall = self.kth(total)
+        self.thresholds[shard] = local, overall
+        applied = np.where(np.abs(total) >= overall, total, 0).astype(np.float32)
+        self.keep(shard, np.where((sent != 0) & (applied != 0), 0, acc))
+        return applied
+
+    def kth(self, x):
+        """The K-th largest magnitude; 0 where there are not as many that are not zero."""
+        k = count(self.density, len(x))
+        return 0 if k == len(x) or k > np.count_nonzero(x) else np.sort(np.abs(x))[-k]

@@ -59,6 +59,16 @@ def _not_constant(x, calls):
     return whole
 
 
+def _zero_of(result):
+    """int64 [], 0, by a way that TensorFlow cannot know.
+
+    Control dependencies keep no operation alive that has no state: where one worker alone ignores a
+    result, it would not take part, and the others would wait for it.
+    """
+    first = tf.cast(tf.reshape(result, [-1])[:1], tf.bool)
+    return tf.reduce_sum(tf.minimum(tf.cast(first, tf.int64), 0))
+
+
 @functools.cache
 def plain_variable_class() -> type:
     """The class of a variable made outside any scope, where this must first be called.
@@ -129,7 +139,8 @@ class CallSites:
         with tf.control_dependencies([before]):
             result = fn(name, _not_constant(x, calls))
         with tf.control_dependencies([result]), tf.device("CPU:0"):
-            end = tf.concat([tf.zeros([4], tf.int64), self._now(site), one], axis=0)
+            ended = one + _zero_of(result)
+            end = tf.concat([tf.zeros([4], tf.int64), self._now(site), ended], axis=0)
             site.assign_add(end, read_value=False)
         return result
 

@@ -47,6 +47,23 @@ def test_a_collective_of_constants_runs_in_every_step(comm, topology, shared_tmp
             assert counted[f"NEGOTIATE_{kind}"] == STEPS, counted
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
+def test_a_collective_whose_result_one_worker_ignores_runs(comm, topology, dtype):
+    # It hung: TensorFlow makes an operation without state a NoOp when nobody uses its result, be it a control
+    # dependency of the variable that counts it.
+    @tf.function
+    def step(x):
+        gathered = comm.all_gather(x)
+        received = comm.all_to_all(x[:0], [0] * topology.num_workers)[0]
+        summed = comm.all_reduce(tf.cast(x, tf.float32))
+        if topology.rank == 0:
+            return tf.cast(gathered, tf.float32)[0] + tf.reduce_sum(tf.cast(received, tf.float32)) + summed
+        return tf.cast(x, tf.float32)
+
+    for _ in range(STEPS):
+        step(tf.ones([1], dtype))
+
+
 def test_the_count_can_find_a_folded_collective(topology, shared_tmp):
     @tf.function
     def step():

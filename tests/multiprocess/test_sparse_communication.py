@@ -19,13 +19,15 @@ from tf_sparse_strategy.communication import (
     GTopK,
     HiTopK,
     LinkModel,
+    OkTopK,
     ShardedTopK,
     TopKAllGather,
 )
 from tf_sparse_strategy.topology import Topology
 
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
-SCHEMES = [HiTopK, TopKAllGather, ShardedTopK, GTopK]
+MESSAGES = [HiTopK, TopKAllGather, ShardedTopK, GTopK]  # of a fixed size
+SCHEMES = [*MESSAGES, OkTopK]
 SIZES = [1, 2, 3, 17, 1001]
 
 
@@ -50,6 +52,11 @@ def here(request, topology):
 
 @pytest.fixture(params=SCHEMES, ids=lambda scheme: scheme.__name__)
 def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=MESSAGES, ids=lambda scheme: scheme.__name__)
+def packed(request):
     return request.param
 
 
@@ -114,21 +121,19 @@ def test_something_is_kept_between_nodes_only(kind, here):
     assert (run.kept(n) != 0).any() == (apart and p > 1)
 
 
-@pytest.mark.parametrize("wire_dtype, coding", [(None, "delta"), ("float16", "int32"), ("bfloat16", "delta")])
-def test_coded_messages_lose_nothing(kind, here, wire_dtype, coding):
-    """Whole numbers beyond 2^11 and 2^8 are rounded on the wire; the residual has the rest."""
+def test_coded_messages_lose_nothing(packed, here):
+    """Whole numbers beyond 2^8 are rounded on the wire; the residual has the rest."""
     p, n = here.topology.num_workers, 1001
-    run = Run(kind(0.05, wire_dtype=wire_dtype, index_coding=coding), here, n)
+    run = Run(packed(0.05, wire_dtype="bfloat16", index_coding="delta"), here, n)
     gradients = integers(n, p, n, steps=4) * 127
     sent = sum(run.step(tf.constant(g[here.topology.rank])).numpy() for g in gradients)
     np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
 
 
-@pytest.mark.parametrize("error_feedback", [True, False])
-def test_density_one_is_dense_bit_for_bit(kind, here, error_feedback):
+def test_density_one_is_dense_bit_for_bit(kind, here):
     p, rank = here.topology.num_workers, here.topology.rank
     for n in (3, 1001):
-        run = Run(kind(1.0, error_feedback), here, n)
+        run = Run(kind(1.0), here, n)
         for g in integers(n, p, n, steps=2):
             mine = tf.constant(g[rank])
             dense = Dense().reduce(mine, residual.State({}), here)
@@ -136,18 +141,15 @@ def test_density_one_is_dense_bit_for_bit(kind, here, error_feedback):
             assert not run.kept(n).any()
 
 
-VARIANTS = [
-    {},
-    {"error_feedback": False},
-    {"wire_dtype": "float16", "index_coding": "delta"},
-    {"wire_dtype": "bfloat16"},
-]
+VARIANTS = [(kind, {"error_feedback": e}) for kind in SCHEMES for e in (True, False)]
+VARIANTS += [(kind, {"wire_dtype": "float16", "index_coding": "delta"}) for kind in MESSAGES]
+VARIANTS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3})]
 
 
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("kind, options", VARIANTS, ids=str)
 def test_same_steps_as_the_numpy_model(kind, here, options):
     p, rank, nodes = here.topology.num_workers, here.topology.rank, here.topology.nodes
-    reference = {k: v for k, v in options.items() if k != "index_coding"}
+    reference = {k: v for k, v in options.items() if k not in ("index_coding", "boundary_period")}
     for n in (3, 1001):
         run = Run(kind(0.05, **options), here, n)
         model = getattr(sparse_reference, kind.__name__)(nodes, n, 0.05, **reference)
@@ -156,7 +158,7 @@ def test_same_steps_as_the_numpy_model(kind, here, options):
             got = run.step(tf.constant(g[rank])).numpy()
             exact = model.holders > 1  # on one node the ring adds in an order of its own
             np.testing.assert_allclose(got, expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
-        if run.variables:
+        if "residual" in run.variables:
             share = run.scheme.share(here.topology)
             np.testing.assert_array_equal(
                 run.variables["residual"], model.residuals[share.holder, share.shard]
@@ -187,58 +189,77 @@ def test_fifty_steps_of_descent(kind, here):
         assert end < start
 
 
-def test_zeros_are_sent_and_nothing_happens(kind, here):
+def test_nothing_and_zeros(kind, here):
     run = Run(kind(0.1), here, 50)
-    assert not run.step(tf.zeros([50])).numpy().any() and not run.kept(50).any()
+    assert not run.eager_step(tf.zeros([50])).numpy().any() and not run.kept(50).any()
+    empty = Run(kind(0.1), here, 0)
+    assert empty.variables == {} and empty.eager_step(tf.zeros([0])).shape == (0,)
 
 
-def test_an_empty_bucket(kind, here):
-    run = Run(kind(0.1), here, 0)
-    assert run.variables == {} and run.eager_step(tf.zeros([0])).shape == (0,)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_step_that_is_not_finite_leaves_no_trace(kind, here, bad):
+def test_a_step_that_is_not_finite_leaves_no_trace(kind, here):
     """On one worker only, in the last element: seen by all, remembered by none."""
     p, rank, n = here.topology.num_workers, here.topology.rank, 101
     run = Run(kind(0.05), here, n)
     good, poisoned = floats(0, p, n, steps=2)
     run.step(tf.constant(good[rank]))
     before = {name: v.numpy() for name, v in run.variables.items()}
-    poisoned[p - 1, n - 1] = bad
-    result = run.step(tf.constant(poisoned[rank])).numpy()
-    assert not np.isfinite(result).all()
-    for name, value in before.items():
-        np.testing.assert_array_equal(run.variables[name].numpy().view(np.int32), value.view(np.int32))
+    for bad in (np.nan, np.inf):
+        poisoned[p - 1, n - 1] = bad
+        result = run.step(tf.constant(poisoned[rank])).numpy()
+        assert not np.isfinite(result).all()
+        for name, value in before.items():
+            assert run.variables[name].numpy().tobytes() == value.tobytes(), name
     run.step(tf.constant(good[rank]))
     assert np.isfinite(run.kept(n)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_dtypes(kind, here, dtype):
+def test_dtypes(kind, here):
     """float64 travels whole: float32 messages would lose some of it."""
-    n = 40
-    run = Run(kind(1.0), here, n, dtype)
-    result = run.step(tf.cast(tf.range(n), dtype))
-    assert result.dtype == dtype
-    p = here.topology.num_workers
-    np.testing.assert_array_equal(tf.cast(result, tf.float32), p * np.arange(n))
+    n, p = 40, here.topology.num_workers
     holders = kind(1.0).share(here.topology).holders
-    assert ("residual" in run.variables) == (holders > 1 and dtype != "float64")
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        run = Run(kind(1.0), here, n, dtype)
+        result = run.eager_step(tf.cast(tf.range(n), dtype))
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(result, tf.float32), p * np.arange(n))
+        assert ("residual" in run.variables) == (holders > 1 and dtype != "float64")
 
 
 @pytest.mark.parametrize("options", [{}, {"wire_dtype": "float16", "index_coding": "delta"}], ids=str)
-@pytest.mark.parametrize("density", [0.01, 0.4, 1.0])
-def test_cost_predicts_the_bytes_counted(kind, here, density, options):
+def test_cost_predicts_the_bytes_counted(packed, here, options):
     """Also the choice between messages and sums inside the node, which the density turns."""
-    for n in (1, 17, 1001):
-        run = Run(kind(density, **options), here, n)
-        before = here.traffic()[1]
-        run.step(tf.zeros([n]))
-        after = here.traffic()[1]
-        predicted = run.scheme.cost(n, here.topology, FREE).bytes
-        sent = (after.local - before.local, after.cross - before.cross)
-        assert sent == (predicted.local, predicted.cross)
+    for density in (0.01, 0.4, 1.0):
+        for n in (1, 17, 1001):
+            run = Run(packed(density, **options), here, n)
+            before = here.traffic()[1]
+            run.eager_step(tf.zeros([n]))
+            after = here.traffic()[1]
+            predicted = run.scheme.cost(n, here.topology, FREE).bytes
+            sent = (after.local - before.local, after.cross - before.cross)
+            assert sent == (predicted.local, predicted.cross)
+
+
+def test_oktopk_expects_about_the_bytes_counted(here):
+    """Data that no worker can tell from another's, on average over the thresholds' period."""
+    p, n, steps = here.topology.num_workers, 4096, 32
+    run = Run(OkTopK(0.05), here, n)
+    before = here.traffic()[1]
+    for g in floats(0, p, n, steps):
+        run.step(tf.constant(g[here.topology.rank]) / 1000)
+    sent = np.array(dataclasses.astuple(here.traffic()[1])) - dataclasses.astuple(before)
+    predicted = np.array(dataclasses.astuple(run.scheme.cost(n, here.topology, FREE).bytes)) * steps
+    assert (sent <= 3 * predicted).all() and (3 * sent >= predicted).all()
+
+
+def test_very_uneven_sums_are_dealt_out(here):
+    """All large entries in the first tenth, where one region's worker has them all at first."""
+    p, n = here.topology.num_workers, 1000
+    run = Run(OkTopK(0.05, boundary_period=1000), here, n)
+    data = integers(0, p, n, 3)
+    data[0, :, 100:] = 0
+    data[1:, :, :900] = 0  # and then all in the last, beyond the last of the agreed boundaries
+    sent = sum(run.step(tf.constant(g[here.topology.rank])).numpy() for g in data)
+    np.testing.assert_array_equal(sent + run.kept(n), data.sum(axis=(0, 1)))
 
 
 def test_sharded_volume_does_not_grow_with_nodes(topology):
@@ -253,10 +274,13 @@ def test_sharded_volume_does_not_grow_with_nodes(topology):
         assert HiTopK(density).cost(n, apart, FREE).bytes.cross == pytest.approx(bound * (m - 1), rel=0.01)
 
 
-WRONG = [{"density": 0}, {"density": 1.5}, {"wire_dtype": "int8"}, {"index_coding": "gaps"}]
+WRONG = [(kind, {"density": density}) for kind in SCHEMES for density in (0, 1.5)]
+WRONG += [(kind, {"wire_dtype": "int8"}) for kind in MESSAGES]
+WRONG += [(kind, {"index_coding": "gaps"}) for kind in MESSAGES]
+WRONG += [(OkTopK, {"threshold_period": 0}), (OkTopK, {"boundary_period": -1})]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("kind, wrong", WRONG, ids=str)
 def test_arguments_are_checked(kind, wrong):
     argument, value = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=rf"{kind.__name__}\({argument}={value!r}\)"):

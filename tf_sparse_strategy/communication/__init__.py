@@ -4,13 +4,14 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.gtopk import GTopK
 from tf_sparse_strategy.communication.hitopk import HiTopK
+from tf_sparse_strategy.communication.oktopk import OkTopK
 from tf_sparse_strategy.communication.piecewise import Piecewise
 from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
 from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 
-_SCHEMES = (Dense, GTopK, HiTopK, ShardedTopK, TopKAllGather, Torus2D)
+_SCHEMES = (Dense, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
 _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 
 
@@ -43,6 +44,7 @@ __all__ = [
     "GTopK",
     "HiTopK",
     "LinkModel",
+    "OkTopK",
     "Piecewise",
     "ShardedTopK",
     "TopKAllGather",

@@ -5,15 +5,15 @@ import dataclasses
 import tensorflow as tf
 
 from custom_ops import mstopk, mstopk_error_feedback
-from tf_sparse_strategy.communication.sparse import (
-    SparseCommunication,
+from tf_sparse_strategy.communication.messages import (
+    MessageCommunication,
     all_finite,
     keep_lost,
     take_out,
     unpack_and_add,
 )
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.residual import Share
+from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
 from tf_sparse_strategy.traffic import Bytes
 
@@ -36,7 +36,7 @@ def tree(holders: int) -> list[list[_Move]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class GTopK(SparseCommunication):
+class GTopK(MessageCommunication):
     """Selections are merged in pairs, and selected again, up a binomial tree; the last goes down it.
 
     The workers of a node share its sum as in `HiTopK`: holder i has a_i = s_i + r_i of n = N/G elements,
@@ -57,7 +57,7 @@ class GTopK(SparseCommunication):
     sum are applied, and those of many nodes compete for them. On one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `SparseCommunication`.
+      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -67,7 +67,8 @@ class GTopK(SparseCommunication):
     Bandwidth Networks", ICDCS 2019, with the residuals of Zhao et al., "SparDL", ICDE 2024.
     """
 
-    def _sum_shard(self, x, own, share, collectives):
+    def _sum_shard(self, x, state, share, collectives):
+        own = state.get(RESIDUAL)
         packing = self.packing(x.shape[0])
         if own is None:
             (values, indices), kept = mstopk(x, packing.k), None
@@ -77,20 +78,20 @@ class GTopK(SparseCommunication):
         message = packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values))
         rounds = tree(share.holders)
         for moves in rounds:
-            messages = _move(message, moves, share, collectives)
+            received = _move(message, moves, share, collectives)
             if share.holder not in dict(moves).values():
-                message = messages[:1]
                 continue
-            total, finite = unpack_and_add(messages, packing, 2)
+            total, finite = unpack_and_add(tf.concat([message, received], axis=0), packing, 2)
             values, indices = (part[tf.newaxis] for part in mstopk(total, packing.k))
             message = packing.pack(values, indices, finite)
             if own is not None:
                 kept += take_out(total[tf.newaxis], indices, packing.lost(values))[0]
         for moves in reversed(rounds):
-            messages = _move(message, [move[::-1] for move in moves], share, collectives)
-            message = messages[1:] if share.holder in dict(moves) else messages[:1]
+            received = _move(message, [move[::-1] for move in moves], share, collectives)
+            if share.holder in dict(moves):
+                message = received
         summed, finite = self._spread(message, packing, 1, 0, share, collectives)
-        return summed, kept, finite
+        return summed, {} if own is None else {RESIDUAL: kept}, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         sent = 4 * self.packing(n).words
@@ -124,13 +125,9 @@ class GTopK(SparseCommunication):
 
 
 def _move(message, moves, share: Share, collectives):
-    """Sends `message` [1, words] from holder to holder; returns it, then what this one receives, if anything.
-
-    In one tensor, which a holder that receives nothing must go on with: TensorFlow drops an operation
-    whose result nobody uses, and all others would wait for this worker.
-    """
+    """Sends `message` [1, words] from holder to holder; returns what this one receives, if anything."""
     to = dict(moves).get(share.holder)
     splits = [int(holder == to) for holder in range(share.holders)]
     mine = message[: sum(splits)]
     received, _ = collectives.all_to_all(mine, splits, share.group, purpose="gradients")
-    return tf.concat([message, received], axis=0)
+    return received

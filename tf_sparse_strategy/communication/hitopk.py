@@ -6,14 +6,14 @@ import tensorflow as tf
 
 from custom_ops import mstopk, mstopk_error_feedback
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite, keep_lost
+from tf_sparse_strategy.communication.messages import MessageCommunication, all_finite, keep_lost
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.residual import Share
+from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True)
-class HiTopK(SparseCommunication):
+class HiTopK(MessageCommunication):
     """Reduce-scatter in the node, all-gather of the largest entries between nodes, all-gather in the node.
 
     Worker j of node i holds shard j, n = N/G elements, of its node's sum s_ij, and the residual r_ij:
@@ -34,7 +34,7 @@ class HiTopK(SparseCommunication):
     `TopKAllGather`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `SparseCommunication`.
+      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -45,7 +45,8 @@ class HiTopK(SparseCommunication):
     Clusters", MLSys 2021, section 3.2, Algorithm 2.
     """
 
-    def _sum_shard(self, x, own, share, collectives):
+    def _sum_shard(self, x, state, share, collectives):
+        own = state.get(RESIDUAL)
         packing = self.packing(x.shape[0])
         if own is None:
             (values, indices), kept = mstopk(x, packing.k), None
@@ -59,7 +60,7 @@ class HiTopK(SparseCommunication):
         summed, finite = self._spread(
             messages, packing, share.holders, 0, share, collectives
         )
-        return summed, kept, finite
+        return summed, {} if own is None else {RESIDUAL: kept}, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         return cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)

@@ -9,7 +9,7 @@ from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.sparse import all_finite
+from tf_sparse_strategy.communication.messages import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
 from tf_sparse_strategy.topology import Topology
@@ -84,37 +84,43 @@ class Piecewise(Communication):
         return [*self._keeping(), self.phases[0][1]][0].share(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
-        kept = [scheme.state(bucket, topology) for scheme in self._keeping()[:1]]
+        variables = {}
+        for number, (_, scheme) in enumerate(self.phases):
+            for name, variable in scheme.state(bucket, topology).items():
+                variables.setdefault(_name(number, name), variable)
         counters = {name: residual.variable(tf.zeros([], tf.int64)) for name in (self.unit, PHASE)}
-        return {**counters, **(kept[0] if kept else {})}
+        return {**variables, **counters}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         starts = tf.constant([start for start, _ in self.phases], tf.int64)
         now = tf.reduce_sum(tf.cast(state[self.unit] >= starts, tf.int64)) - 1
         changed = now != state[PHASE]
         branches = [
-            functools.partial(self._phase, scheme, bucket, state, changed, collectives)
-            for _, scheme in self.phases
+            functools.partial(self._phase, number, bucket, state, changed, collectives)
+            for number in range(len(self.phases))
         ]
-        summed, kept, finite = tf.switch_case(tf.cast(now, tf.int32), branches)
-        summed = tf.ensure_shape(summed, bucket.shape)
-        state.stage(finite, **{PHASE: now})
-        if RESIDUAL in state:
-            state.stage(finite, **{RESIDUAL: kept})
+        summed, new, finite = tf.switch_case(tf.cast(now, tf.int32), branches)
+        state.stage(finite, **new, **{PHASE: now})
         if self.unit == "step":
             state.stage(finite, step=state["step"] + 1)
-        return summed
+        return tf.ensure_shape(summed, bucket.shape)
 
-    def _phase(self, scheme, bucket, state, changed, collectives):
-        """(sum, new residual, whether it is to be written) of one phase's step."""
-        own = state.get(RESIDUAL)
-        if own is None:
-            inner = State({})
-            return scheme.reduce(bucket, inner, collectives), tf.zeros([0]), tf.constant(True)
-        if scheme.keeps_residual:
-            inner = State({RESIDUAL: own})
+    def _phase(self, number, bucket, state, changed, collectives):
+        """(sum, all variables' new values, whether they are to be written) of one phase's step."""
+        _, scheme = self.phases[number]
+        own = {key.removeprefix(f"{number}."): key for key in state if key.startswith(f"{number}.")}
+        if scheme.keeps_residual and RESIDUAL in state:
+            own[RESIDUAL] = RESIDUAL
+        inner = State({name: state[key] for name, key in own.items()})
+        new = {
+            key: variable.read_value()
+            for key, variable in state.items()
+            if key not in (self.unit, PHASE)
+        }
+        if scheme.keeps_residual or RESIDUAL not in state:
             summed = scheme.reduce(bucket, inner, collectives)
-            return summed, inner.staged[RESIDUAL], inner.finite
+            new.update({own[name]: value for name, value in inner.staged.items()})
+            return summed, new, tf.constant(True) if inner.finite is None else inner.finite
         leaving = tf.logical_and(changed, self.flush)
         share = self.share(collectives.topology)
 
@@ -125,10 +131,17 @@ class Piecewise(Communication):
         summed = tf.cond(
             leaving, sum_all, lambda: scheme.reduce(bucket, State({}), collectives)
         )
-        kept = tf.cond(leaving, lambda: tf.zeros_like(own), own.read_value)
-        return summed, kept, tf.logical_or(tf.logical_not(leaving), all_finite(summed))
+        new[RESIDUAL] = tf.cond(
+            leaving, lambda: tf.zeros_like(state[RESIDUAL]), lambda: new[RESIDUAL]
+        )
+        return summed, new, tf.logical_or(tf.logical_not(leaving), all_finite(summed))
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the dearest phase."""
         costs = [scheme.cost(n, topology, model) for _, scheme in self.phases]
         return max(costs, key=lambda cost: cost.seconds)
+
+
+def _name(number: int, name: str) -> str:
+    """Phases share the residual; what else a scheme remembers is its own."""
+    return name if name == RESIDUAL else f"{number}.{name}"

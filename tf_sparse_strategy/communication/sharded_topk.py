@@ -6,20 +6,20 @@ import tensorflow as tf
 
 from custom_ops import mstopk
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.packing import Packing
-from tf_sparse_strategy.communication.sparse import (
-    SparseCommunication,
+from tf_sparse_strategy.communication.messages import (
+    MessageCommunication,
     all_finite,
     take_out,
     unpack_and_add,
 )
+from tf_sparse_strategy.communication.packing import Packing
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.residual import Share
+from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardedTopK(SparseCommunication):
+class ShardedTopK(MessageCommunication):
     """Two rounds of top-k between nodes: to the node that sums a block, and from it to all.
 
     The workers of a node share its sum as in `HiTopK`. Worker j's shard s_ij of n = N/G elements has M
@@ -39,7 +39,7 @@ class ShardedTopK(SparseCommunication):
     block sends equally many, one that holds all large entries must wait. On one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `SparseCommunication`.
+      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -50,7 +50,8 @@ class ShardedTopK(SparseCommunication):
     of Shi et al., MLSys 2021.
     """
 
-    def _sum_shard(self, x, own, share, collectives):
+    def _sum_shard(self, x, state, share, collectives):
+        own = state.get(RESIDUAL)
         n, holders = x.shape[0], share.holders
         packing = self._block(n, share)
         acc = x if own is None else x + own
@@ -72,7 +73,7 @@ class ShardedTopK(SparseCommunication):
             dropped = take_out(total[tf.newaxis], where[tf.newaxis], packing.lost(winners))
             kept = tf.tensor_scatter_nd_add(unsent, [[share.holder]], dropped)
             kept = tf.reshape(kept, [-1])[:n]
-        return tf.reshape(whole, [-1]), kept, finite
+        return tf.reshape(whole, [-1]), {} if own is None else {RESIDUAL: kept}, finite
 
     def _block(self, n: int, share: Share) -> Packing:
         return self.packing(-(-n // share.holders))

@@ -14,13 +14,11 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_sparse_strategy import cost_model, residual
+from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
-from tf_sparse_strategy.communication.packing import INDEX_CODINGS, WIRE_DTYPES, Packing
-from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
 from tf_sparse_strategy.topology import Group, Topology
 
@@ -29,24 +27,19 @@ _SPARSE_DTYPES = ("float16", "bfloat16", "float32")
 
 @dataclasses.dataclass(frozen=True)
 class SparseCommunication(Communication):
-    """Sends the largest entries, in messages of a fixed size.
+    """Sends the largest entries.
 
     Args:
       density: part of the elements that is sent, 0 < density <= 1.
       error_feedback: whether what is not sent is added to the next gradient. Without it training is
         biased, and usually ends worse; for comparison.
-      wire_dtype: dtype of values between nodes: None (float32), "float16" or "bfloat16". What rounding
-        takes away stays in the residual.
-      index_coding: "int32", or "delta" for about a quarter of the bits, at some computation.
 
     Raises:
-      ValueError: an argument is not one of these.
+      ValueError: the density is out of range.
     """
 
     density: float = 0.01
     error_feedback: bool = True
-    wire_dtype: str | None = None
-    index_coding: str = "int32"
 
     def __post_init__(self):
         name = type(self).__name__
@@ -54,11 +47,6 @@ class SparseCommunication(Communication):
             raise ValueError(
                 f"{name}(density={self.density!r}) must be in (0, 1], e.g. 0.01 to send one in a hundred."
             )
-        for argument, allowed in (("wire_dtype", WIRE_DTYPES), ("index_coding", INDEX_CODINGS)):
-            if getattr(self, argument) not in allowed:
-                raise ValueError(
-                    f"{name}({argument}={getattr(self, argument)!r}) is not one of {allowed}."
-                )
 
     @property
     def keeps_residual(self) -> bool:
@@ -69,140 +57,43 @@ class SparseCommunication(Communication):
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         share = self.share(topology)
-        if not (self.error_feedback and _pays(bucket.num_elements, bucket.dtype, share)):
+        if not (self.error_feedback and self.pays(bucket.num_elements, bucket.dtype, share)):
             return {}
         return {RESIDUAL: residual.variable(tf.zeros([share.length(bucket.num_elements)]))}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         share = self.share(collectives.topology)
         n = bucket.shape[0]
-        if not _pays(n, bucket.dtype.name, share):
+        if not self.pays(n, bucket.dtype.name, share):
             return Dense().reduce(bucket, state, collectives)
         x = tf.cast(bucket, tf.float32)
         if share.shards > 1:
             x = collectives.reduce_scatter(x, Group.LOCAL, purpose="gradients")
-        summed, kept, finite = self._sum_shard(x, state.get(RESIDUAL), share, collectives)
-        if kept is not None:
-            state.stage(finite, **{RESIDUAL: kept})
+        summed, new, finite = self._sum_shard(x, state, share, collectives)
+        if new:
+            state.stage(finite, **new)
         return tf.cast(summed[:n], bucket.dtype)
 
     @abc.abstractmethod
     def _sum_shard(
-        self, x: tf.Tensor, own: tf.Variable | None, share: Share, collectives: Collectives
-    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+        self, x: tf.Tensor, state: State, share: Share, collectives: Collectives
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor]:
         """Sums what holders select of their shards.
 
         Args:
           x: float32 [n], this worker's shard of its holder's gradient.
-          own: the residual [n], None without error feedback.
+          state: of the bucket; RESIDUAL [n] is in it with error feedback.
           share: what this worker keeps.
           collectives: of this worker.
 
         Returns:
-          (the sum of all shards [>= N], the new residual [n] or None, whether all of it is finite).
+          (the sum of all shards [>= N], new values of the state, whether all of it is finite).
         """
 
-    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        share = self.share(topology)
-        if not _pays(n, "float32", share):
-            return Dense().cost(n, topology, model)
-        length = share.length(n)
-        cost = self._cost_between(length, share, topology, model)
-        if share.shards == 1:
-            return cost
-        scattered = 4 * length * share.shards
-        gathered = 4 * min(self._result_words(length, share))
-        return (
-            cost_model.reduce_scatter(topology, scattered, model, Group.LOCAL)
-            + cost
-            + cost_model.all_gather(topology, gathered, model, Group.LOCAL)
-        )
+    def count(self, n: int) -> int:
+        """K = density n of `n` elements, at least one."""
+        return min(n, max(1, round(self.density * n)))
 
-    @abc.abstractmethod
-    def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
-        """Predicts the exchange between holders of a shard of `n` elements."""
-
-    @abc.abstractmethod
-    def _result_words(self, n: int, share: Share) -> tuple[int, int]:
-        """Words of the sum of a shard of `n` elements: as messages, and dense with a flag."""
-
-    def packing(self, n: int) -> Packing:
-        """The message of K = density n of `n` elements, at least one."""
-        k = min(n, max(1, round(self.density * n)))
-        return Packing(n, k, self.wire_dtype, self.index_coding)
-
-    def _spread(self, messages, packing, count, stride, share, collectives):
-        """The sum of all shards, each added up message by message, in order.
-
-        Workers of a node gather the messages, or the sums where these are shorter.
-
-        Args:
-          messages: int32 [count, words] for this worker's shard, the same on all of its holders.
-          packing: of a message.
-          count: number of messages.
-          stride: the indices of message i count from i stride.
-          share: what this worker keeps.
-          collectives: of this worker.
-
-        Returns:
-          (float32 [S * length], scalar bool whether all of it is finite), the same on all workers.
-        """
-        shards = share.shards
-        length = packing.n + stride * (count - 1)
-        if count * packing.words <= length + 1:
-            if shards > 1:
-                messages = collectives.all_gather(messages, Group.LOCAL, purpose="gradients")
-            return unpack_and_add(messages, packing, count, stride, shards)
-        total, finite = unpack_and_add(messages, packing, count, stride)
-        if shards == 1:
-            return total, finite
-        flagged = tf.concat([total, tf.cast(finite, tf.float32)[tf.newaxis]], axis=0)
-        gathered = collectives.all_gather(flagged, Group.LOCAL, purpose="gradients")
-        rows = tf.reshape(gathered, [shards, length + 1])
-        return tf.reshape(rows[:, :length], [-1]), tf.reduce_all(rows[:, length] > 0)
-
-
-def _pays(n: int, dtype: str, share: Share) -> bool:
-    return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES
-
-
-def unpack_and_add(messages, packing, count, stride=0, shards=1):
-    """Adds messages [shards * count, words] into their shards, message by message.
-
-    One scatter for each message: indices in it are distinct, so that the order of additions, and every
-    bit of the result, is the same on every worker and device.
-
-    Returns:
-      (float32 [shards * length], scalar bool whether all contributions are finite).
-    """
-    values, indices, finite = packing.unpack(messages)
-    shape = [shards, count, packing.k]
-    length = packing.n + stride * (count - 1)
-    first = length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
-    first += stride * tf.range(count)[tf.newaxis, :, tf.newaxis]
-    at = tf.unstack(tf.reshape(indices, shape) + first, axis=1)
-    total = tf.zeros([shards * length])
-    for where, what in zip(at, tf.unstack(tf.reshape(values, shape), axis=1), strict=True):
-        total = tf.tensor_scatter_nd_add(
-            total, tf.reshape(where, [-1, 1]), tf.reshape(what, [-1])
-        )
-    return total, finite
-
-
-def take_out(rows: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
-    """`rows` [R, n] without what was sent from `indices` [R, K], but with what the wire `lost` of it."""
-    k = indices.shape[1]
-    row = tf.repeat(tf.range(tf.shape(indices)[0]), k)
-    where = tf.stack([row, tf.reshape(indices, [-1])], axis=1)
-    stays = tf.zeros([tf.shape(where)[0]]) if lost is None else tf.reshape(lost, [-1])
-    return tf.tensor_scatter_nd_update(rows, where, stays)
-
-
-def keep_lost(kept: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
-    """`kept` [n] with what the wire's dtype took away from the values sent from `indices` [K]."""
-    return kept if lost is None else tf.tensor_scatter_nd_update(kept, indices[:, tf.newaxis], lost)
-
-
-def all_finite(values: tf.Tensor) -> tf.Tensor:
-    """Whether a gradient is finite, seen by its winners: NaN and Inf rank before all numbers."""
-    return tf.reduce_all(tf.math.is_finite(values))
+    def pays(self, n: int, dtype: str, share: Share) -> bool:
+        """Whether anything is dropped of a bucket of `n` elements; else the sum is that of `Dense`."""
+        return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES

@@ -23,7 +23,7 @@ class TopKAllGather(HiTopK):
     carries P messages, not M/G. It is the simplest, and the least latency for few, small buckets.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `SparseCommunication`.
+      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss

@@ -1,0 +1,221 @@
+"""OkTopK: thresholds that are reused, and regions of the vector that each node sums."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from custom_ops import mstopk
+from tf_sparse_strategy import cost_model, residual
+from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.residual import RESIDUAL, Share
+from tf_sparse_strategy.topology import Group, Topology
+
+_IMBALANCE = 4  # the paper's: entries are dealt out anew where a node has this many times its part
+
+
+@dataclasses.dataclass(frozen=True)
+class OkTopK(SparseCommunication):
+    """Near-optimal sparse all-reduce: what exceeds a threshold, summed by region, and the top of the sums.
+
+    The workers of a node share its sum as in `HiTopK`; holder i has a_i = s_i + r_i of n = N/G elements,
+    K = density n, and M holders:
+
+        every threshold_period steps   th = the K-th largest |a_i|
+        every boundary_period steps    boundaries = the mean over i of those that halve, third, ... what
+                                       exceeds th in a_i
+        c_i = a_i where |a_i| >= th;   node m sums region m of all c_i: t
+        every threshold_period steps   TH = the K-th largest |t|
+        u = t where |t| >= TH, to all; r_i <- a_i, but 0 where both c_i and u are not
+
+    Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
+    u, entries are first dealt out evenly. Between nodes 4K to 12K bytes leave a worker, about
+    16 K (M-1)/M where the large entries spread evenly, in seven collectives (the thresholds' and
+    boundaries' not counted); every threshold_period steps it gathers all sums, 4 bytes for each of up to
+    M K. Horovod's all-to-all decides itself in which order to send.
+
+    When not to use it: message sizes change with each step, so that Horovod negotiates each anew, and
+    between two updates of the thresholds more, or fewer, than K entries may pass: `ShardedTopK` sends as
+    much, in two messages of a fixed size. At its best where the large entries move about slowly.
+
+    Args:
+      density: part of the elements that is sent, 0 < density <= 1.
+      error_feedback: see `SparseCommunication`.
+      threshold_period: steps for which thresholds are used; the paper takes 32 to 128.
+      boundary_period: steps for which boundaries are used; the paper takes 64.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy(communication=tss.communication.OkTopK(density=0.01))
+
+    Source: Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022,
+    Algorithms 1 and 2.
+    """
+
+    threshold_period: int = 32
+    boundary_period: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("threshold_period", "boundary_period"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"OkTopK({name}={getattr(self, name)}) must be at least 1 step.")
+
+    def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
+        share = self.share(topology)
+        if not self.pays(bucket.num_elements, bucket.dtype, share):
+            return {}
+        return {
+            **super().state(bucket, topology),
+            "step": residual.variable(tf.zeros([], tf.int64)),
+            "local_threshold": residual.variable(0.0),
+            "global_threshold": residual.variable(0.0),
+            "boundaries": residual.variable(tf.zeros([share.holders - 1], tf.int32)),
+        }
+
+    def _sum_shard(self, x, state, share, collectives):
+        n, k, step = x.shape[0], self.count(x.shape[0]), state["step"]
+        acc = x + state[RESIDUAL] if RESIDUAL in state else x
+        renewed = step % self.threshold_period == 0
+
+        local = tf.cond(
+            renewed, lambda: _kth_largest(acc, k, n), state["local_threshold"].read_value
+        )
+        selected = _exceeds(acc, local)
+        chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
+        boundaries = tf.cond(
+            step % self.boundary_period == 0,
+            lambda: _agree_on_boundaries(chosen, n, share, collectives),
+            state["boundaries"].read_value,
+        )
+
+        ends = tf.concat([[0], tf.searchsorted(chosen, boundaries), [tf.size(chosen)]], axis=0)
+        rows = _pack(tf.gather(acc, chosen), chosen)
+        received, _ = collectives.all_to_all(
+            rows, ends[1:] - ends[:-1], share.group, purpose="gradients"
+        )
+        total = _scatter(received, n)
+
+        own_sums = tf.boolean_mask(total, total != 0)
+        overall = tf.cond(
+            renewed,
+            lambda: _kth_largest(
+                collectives.all_gather(own_sums, share.group, purpose="gradients"), k, n
+            ),
+            state["global_threshold"].read_value,
+        )
+        winners = tf.cast(tf.where(_exceeds(total, overall))[:, 0], tf.int32)
+        rows = _pack(tf.gather(total, winners), winners)
+        finite_here = tf.reduce_all(tf.math.is_finite(acc))
+        notes = tf.stack([tf.size(winners), tf.cast(finite_here, tf.int32)])
+        everyone = collectives.all_gather(notes[tf.newaxis], purpose="gradients")
+        finite = tf.reduce_all(everyone[:, 1] > 0)
+        rows = _balance(rows, everyone[:, 0], share, collectives)
+
+        rows = collectives.all_gather(rows, share.group, purpose="gradients")
+        applied = tf.scatter_nd(rows[:, 1:], tf.ones_like(rows[:, 0]), [n]) > 0
+        if share.shards > 1:
+            rows += tf.constant([[0, share.shard * n]])
+            rows = collectives.all_gather(rows, Group.LOCAL, purpose="gradients")
+        summed = _scatter(rows, share.shards * n)
+        # NaN exceeds no threshold, but must reach everyone.
+        seen = tf.where(finite, 0.0, float("nan"))
+        summed = tf.tensor_scatter_nd_add(summed, [[0]], seen[tf.newaxis])
+
+        new = {
+            "step": step + 1,
+            "local_threshold": local,
+            "global_threshold": overall,
+            "boundaries": boundaries,
+        }
+        if RESIDUAL in state:
+            new[RESIDUAL] = tf.where(tf.logical_and(selected, applied), 0.0, acc)
+        return summed, new, finite
+
+    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
+        """Expected, where large entries spread evenly over regions, and K pass the thresholds."""
+        share = self.share(topology)
+        if not self.pays(n, "float32", share):
+            return Dense().cost(n, topology, model)
+        length, holders = share.length(n), share.holders
+        k = self.count(length)
+        part = 8 * -(-k // holders)
+        sums = cost_model.all_gather(topology, 4 * -(-k // self.threshold_period), model, share.group)
+        return (
+            cost_model.reduce_scatter(topology, 4 * length * share.shards, model, Group.LOCAL)
+            + cost_model.all_to_all(topology, part * holders, model, share.group)
+            + sums
+            + cost_model.all_gather(topology, 8, model)
+            + cost_model.all_gather(topology, part, model, share.group)
+            + cost_model.all_gather(topology, part * holders, model, Group.LOCAL)
+        )
+
+
+def _exceeds(x, threshold):
+    """Zeros never do, or an all-zero gradient would be sent whole."""
+    return tf.logical_and(tf.abs(x) >= threshold, x != 0)
+
+
+def _kth_largest(x, k: int, n: int):
+    """The k-th largest magnitude of `x`; 0 where all are to pass."""
+    if k == n:
+        return tf.constant(0.0)
+    size = tf.size(x)
+    largest = mstopk(x, tf.minimum(k, size)).values
+    return tf.where(size < k, 0.0, tf.reduce_min(tf.abs(largest)))
+
+
+def _agree_on_boundaries(chosen, n: int, share: Share, collectives):
+    """int32 [M-1]: the mean over holders of the boundaries that split `chosen` evenly."""
+    cuts = tf.range(1, share.holders)
+    each = tf.size(chosen) // share.holders
+    even = cuts * -(-n // share.holders)
+    own = tf.cond(each > 0, lambda: tf.gather(chosen, each * cuts), lambda: even)
+    summed = collectives.all_reduce(tf.cast(own, tf.int64), share.group, purpose="boundaries")
+    return tf.cast(summed // share.holders, tf.int32)
+
+
+def _balance(rows, sizes, share: Share, collectives):
+    """Deals `rows`, of all holders in order, out evenly, if any shard's are very uneven.
+
+    Args:
+      rows: int32 [m, 2] of this worker.
+      sizes: int32 [P], m of each worker; the same everywhere, so that all decide alike.
+      share: what this worker keeps.
+      collectives: of this worker.
+    """
+    topology = collectives.topology
+    groups = tf.constant(
+        sorted({topology.of(rank).ranks(share.group) for rank in range(topology.num_workers)})
+    )
+    by_group = tf.gather(sizes, groups)
+    most, all_ = tf.reduce_max(by_group, axis=1), tf.reduce_sum(by_group, axis=1)
+    uneven = tf.reduce_any(most * share.holders > _IMBALANCE * all_)
+
+    def deal():
+        own = tf.gather(sizes, topology.ranks(share.group))
+        total, begin = tf.reduce_sum(own), tf.cumsum(own, exclusive=True)[share.holder]
+        cuts = tf.range(share.holders + 1, dtype=tf.int64) * tf.cast(total, tf.int64)
+        cuts = tf.cast(cuts // share.holders, tf.int32)
+        inside = tf.clip_by_value(cuts, begin, begin + tf.shape(rows)[0])
+        return collectives.all_to_all(
+            rows, inside[1:] - inside[:-1], share.group, purpose="gradients"
+        )[0]
+
+    return tf.cond(uneven, deal, lambda: tf.identity(rows))
+
+
+def _pack(values, indices):
+    """int32 [m, 2]: the bits of float32 values, and their indices."""
+    return tf.stack([tf.bitcast(values, tf.int32), indices], axis=1)
+
+
+def _scatter(rows, n: int):
+    """float32 [n]: the sum of packed entries."""
+    values = tf.bitcast(rows[:, 0], tf.float32)
+    return tf.tensor_scatter_nd_add(tf.zeros([n]), rows[:, 1:], values)
