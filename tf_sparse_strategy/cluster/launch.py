@@ -18,11 +18,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
-from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
 from tf_sparse_strategy.cluster.namespaces import INTERFACE, Node
+
+try:
+    from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+except ImportError as error:
+    raise ImportError(
+        f"netlab starts jobs as Horovod's launcher does, and importing that failed: {error}. "
+        "Run `tss doctor`."
+    ) from error
 
 _FAREWELL = 5  # seconds between SIGTERM and SIGKILL, as horovodrun's
 _printing = threading.Lock()

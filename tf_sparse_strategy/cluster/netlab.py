@@ -14,11 +14,14 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tf_sparse_strategy.cluster.faults import Fault
-from tf_sparse_strategy.cluster.launch import Job, RankResult
 from tf_sparse_strategy.cluster.namespaces import LinkBytes, Network
 from tf_sparse_strategy.cluster.rate import parse_rate
+
+if TYPE_CHECKING:
+    from tf_sparse_strategy.cluster.launch import Job, RankResult
 
 TIMED_OUT = 124  # as timeout(1)
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -83,6 +86,9 @@ class Netlab(Network):
           env: the environment, `os.environ` by default; Horovod's variables are added.
           echo: print the ranks' lines instead of keeping them.
         """
+        # Not above: the doctor of this package must work where Horovod does not.
+        from tf_sparse_strategy.cluster.launch import Job
+
         return Job(self.nodes, self.local, command, os.environ if env is None else env, echo)
 
     def run(

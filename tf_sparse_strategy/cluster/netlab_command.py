@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
         with Netlab(args.nodes, args.local, args.rate) as lab:
             result = lab.run(command, echo=True, faults=faults, grace=args.grace)
             rate = lab.rate
-    except NetlabError as error:
+    except (NetlabError, ImportError) as error:
         print(f"tss netlab: {error}", file=sys.stderr)
         return 1
     except ValueError as error:
