@@ -20,6 +20,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
+_PROGRESS = (EPOCH, "step", "phase")
 
 
 class Memory(tf.train.experimental.PythonState):
@@ -202,11 +203,11 @@ class Memory(tf.train.experimental.PythonState):
 
 
 def _take_common(arrays, values) -> None:
-    """Restores numbers that all workers and buckets shared, such as a count of steps."""
-    for name in values[0] if values else ():
+    """Restores how far training has come, which is the same for all workers and buckets."""
+    for name in _PROGRESS:
         rows = [array for key, array in arrays.items() if key.partition("/")[2] == name]
-        if rows and rows[0].ndim == 1 and len({x for row in rows for x in row.tolist()}) == 1:
-            for state in values:
+        for state in values:
+            if rows and name in state:
                 state[name].assign(rows[0][0])
 
 

@@ -8,7 +8,8 @@ What a user may rely on, with more than one worker, for what was made under `str
   chief's in them.
 * `tf.train.Checkpoint`, `CheckpointManager` and `tf.saved_model.save` store ON_READ variables
   reduced over the workers, and `strategy.residual` gathered from them. When there are any, all
-  workers must call; else the chief's call suffices. The other workers write into a private temporary directory that is deleted at once;
+  workers must call; else the chief's call suffices. The other workers write into a private temporary
+  directory that is deleted at once;
   they return the chief's path and keep `checkpoints`, `latest_checkpoint` and `save_counter` as the
   chief does. Write callbacks of `tf.train.CheckpointOptions` run on the chief.
 * Loading (`load_weights`, `load_model` under the scope, `Checkpoint.restore` and `read`,

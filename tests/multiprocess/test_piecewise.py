@@ -10,6 +10,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     Dense,
     HiTopK,
+    OkTopK,
     Piecewise,
     ShardedTopK,
     TopKAllGather,
@@ -118,6 +119,28 @@ def test_the_count_of_steps_survives_other_buckets(comm, here, topology):
     )
 
 
+def test_thresholds_start_afresh_with_other_buckets(comm, here, topology):
+    """A threshold of 0 beside an age that does not renew it would send everything."""
+    variables = [tf.Variable(tf.zeros(shape)) for shape in test_memory.SHAPES]
+    old = GradientReducer(OkTopK(0.05), here, bucket_bytes=64)
+    for seed in range(3):
+        test_memory.step(old, variables, topology, seed)
+    blob = test_memory.moved(comm, old.memory.serialize())
+    new = GradientReducer(OkTopK(0.05), here, bucket_bytes=1 << 20)
+    new.memory.deserialize(blob)
+    sums = test_memory.step(new, variables, topology, 3)
+    assert np.count_nonzero(sums) < 10 or topology.num_workers == 1
+
+
+def test_oktopk_beside_others(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = run_of([(0, HiTopK(0.3)), (2, OkTopK(0.05)), (4, Dense())], here)
+    data = gradients(p, 5)
+    sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
+    np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
+    assert not run.kept(N).any()
+
+
 @pytest.mark.parametrize("starts", [[], [1], [0, 0], [0, 5, 3]])
 def test_starts_are_checked(starts):
     with pytest.raises(ValueError, match="the first phase must start at 0"):
@@ -130,6 +153,9 @@ def test_units_and_residuals_are_checked():
     mixed = Piecewise([(0, HiTopK()), (1, TopKAllGather())])
     with pytest.raises(ValueError, match="per node, others per worker"):
         mixed.validate(Topology((0, 0, 1, 1), 0))
+    forgetful = Piecewise([(0, HiTopK()), (1, HiTopK(error_feedback=False))])
+    with pytest.raises(ValueError, match="without error feedback would drop"):
+        forgetful.validate(Topology((0, 0, 1, 1), 0))
     uneven = Piecewise([(0, HiTopK()), (1, Torus2D())])
     with pytest.raises(ValueError, match="same number of workers"):
         uneven.validate(Topology((0, 0, 1), 0))

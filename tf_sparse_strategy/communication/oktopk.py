@@ -72,16 +72,16 @@ class OkTopK(SparseCommunication):
             return {}
         return {
             **super().state(bucket, topology),
-            "step": residual.variable(tf.zeros([], tf.int64)),
+            "age": residual.variable(tf.zeros([], tf.int64)),  # steps since thresholds were first taken
             "local_threshold": residual.variable(0.0),
             "global_threshold": residual.variable(0.0),
             "boundaries": residual.variable(tf.zeros([share.holders - 1], tf.int32)),
         }
 
     def _sum_shard(self, x, state, share, collectives):
-        n, k, step = x.shape[0], self.count(x.shape[0]), state["step"]
+        n, k, age = x.shape[0], self.count(x.shape[0]), state["age"]
         acc = x + state[RESIDUAL] if RESIDUAL in state else x
-        renewed = step % self.threshold_period == 0
+        renewed = age % self.threshold_period == 0
 
         local = tf.cond(
             renewed, lambda: _kth_largest(acc, k, n), state["local_threshold"].read_value
@@ -89,7 +89,7 @@ class OkTopK(SparseCommunication):
         selected = _exceeds(acc, local)
         chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
         boundaries = tf.cond(
-            step % self.boundary_period == 0,
+            age % self.boundary_period == 0,
             lambda: _agree_on_boundaries(chosen, n, share, collectives),
             state["boundaries"].read_value,
         )
@@ -128,7 +128,7 @@ class OkTopK(SparseCommunication):
         summed = tf.tensor_scatter_nd_add(summed, [[0]], seen[tf.newaxis])
 
         new = {
-            "step": step + 1,
+            "age": age + 1,
             "local_threshold": local,
             "global_threshold": overall,
             "boundaries": boundaries,

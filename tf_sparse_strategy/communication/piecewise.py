@@ -80,6 +80,13 @@ class Piecewise(Communication):
                 "alone."
             )
 
+        forgetful = [s for _, s in self.phases if getattr(s, "error_feedback", True) is False]
+        if self._keeping() and forgetful:
+            raise ValueError(
+                f"Piecewise(phases=...): {forgetful} without error feedback would drop what other phases "
+                "keep. Use error feedback in all sparse phases, or in none."
+            )
+
     def share(self, topology: Topology) -> Share:
         return [*self._keeping(), self.phases[0][1]][0].share(topology)
 
