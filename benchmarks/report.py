@@ -53,11 +53,10 @@ def main(question: str, description: str, measure: Measure, render: Render) -> N
     if args.document:
         results = json.loads(published.read_text())
     else:
-        before = environment()
+        before = environment() | ({"run": "quick"} if args.quick else {})
         results = {"environment": before, **measure(args.quick)}
         results["environment"]["load average at end"] = round(os.getloadavg()[0], 2)
     text = render(results)
-    print(text)
     kept = args.json or (None if args.quick or args.document else published)
     if kept:
         kept.parent.mkdir(exist_ok=True)
@@ -65,6 +64,7 @@ def main(question: str, description: str, measure: Measure, render: Render) -> N
     if args.document or kept == published:
         document = ROOT / "docs" / f"{question}.md"
         document.write_text(insert(document.read_text(), text))
+    print(text)
 
 
 def environment() -> dict:

@@ -1,0 +1,121 @@
+"""A worker: times the norms of a model's layers, each way once per round, and on one worker whole steps."""
+
+import argparse
+import json
+import statistics
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import lars_pto
+import tf_sparse_strategy as tss
+from benchmarks.pto import layers, peers
+from lars_pto import norms
+
+ROUNDS = 20
+
+
+def timed(contenders, rounds, strategy) -> dict[str, list[float]]:
+    """Seconds of the slowest worker, for each contender in each round after a round of warm-up."""
+    comm = strategy.extended.collectives
+    times = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, run in contenders.items():
+            comm.barrier()
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {
+        name: comm.all_reduce(tf.constant(values[1:], tf.float64), op="max").numpy().tolist()
+        for name, values in times.items()
+    }
+
+
+def one_read(arrays):
+    """The floor: one dot product w·g per layer, by the BLAS inside numpy, reads both once."""
+    return lambda: [np.dot(w, g) for w, g in arrays]
+
+
+def norms_experiment(shapes, rounds, strategy) -> dict:
+    """The norms of the layers that LARS measures: those of rank 2 and above."""
+    shapes = [shape for shape in shapes if len(shape) > 1]
+    rng = np.random.default_rng(0)
+    arrays = [
+        [rng.standard_normal(shape, np.float32).ravel() for _ in range(2)] for shape in shapes
+    ]
+    weights = [tf.constant(w.reshape(s)) for (w, _), s in zip(arrays, shapes, strict=True)]
+    gradients = [tf.constant(g.reshape(s)) for (_, g), s in zip(arrays, shapes, strict=True)]
+    decays = [0.0] * len(shapes)
+    auto = norms.Norms("auto")
+    methods = {
+        "tf.norm per tensor": peers.norms_one_by_one,
+        "l2_loss per tensor": norms.plain_sums,
+        "fused": norms.sums_of_squares,
+        "divided": norms.divided_sums,
+        "auto": auto,
+    }
+    functions = {
+        name: tf.function(
+            lambda method=method: strategy.run(lambda: method(weights, gradients, decays))
+        )
+        for name, method in methods.items()
+    }
+    exact = [[np.dot(w, w.astype("float64")), np.dot(g, g.astype("float64"))] for w, g in arrays]
+    for function in functions.values():
+        np.testing.assert_allclose(function(), exact, rtol=1e-4)
+    contenders = {name: lambda f=f: f().numpy() for name, f in functions.items()}
+    times = timed({"one read": one_read(arrays), **contenders}, rounds, strategy)
+    return {"seconds": times, "auto": auto.decision._asdict()}
+
+
+def steps_experiment(shapes, rounds, strategy) -> dict:
+    """Whole steps of optimizers, gradients given."""
+    makers = {
+        "SGD with momentum": lambda: keras.optimizers.SGD(1e-6, momentum=0.9),
+        "LARS by Keras operations": lambda: peers.PlainLARS(1e-6),
+        "lars_pto.LARS": lambda: lars_pto.LARS(1e-6, variant="joint_norm"),
+    }
+    rng = np.random.default_rng(0)
+    gradients = [tf.constant(rng.standard_normal(shape, np.float32)) for shape in shapes]
+    contenders, trained = {}, {}
+    for name, make in makers.items():
+        with strategy.scope():
+            variables = [keras.Variable(g) for g in gradients]
+            optimizer = make()
+            optimizer.build(variables)
+
+        def step(optimizer=optimizer, variables=variables):
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        contenders[name] = tf.function(lambda step=step: strategy.run(step))
+        trained[name] = variables
+    times = timed(contenders, rounds, strategy)
+    pairs = zip(trained["LARS by Keras operations"], trained["lars_pto.LARS"], strict=True)
+    for plain, ours in pairs:
+        np.testing.assert_allclose(ours.numpy(), plain.numpy(), rtol=1e-4, atol=1e-4)
+    return {"seconds": times}
+
+
+def main() -> None:
+    """Writes the records as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("experiment", choices=("norms", "steps"))
+    parser.add_argument("model", choices=layers.MODELS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    args = parser.parse_args()
+    strategy = tss.SparseStrategy()
+    experiment = {"norms": norms_experiment, "steps": steps_experiment}[args.experiment]
+    found = experiment(layers.MODELS[args.model](), args.rounds, strategy)
+    if strategy.topology.rank == 0:
+        for name, seconds in found["seconds"].items():
+            print(f"{args.model}, {args.experiment}, {name}: {statistics.median(seconds) * 1e3:.2f} ms")
+        with open(args.output, "w") as file:
+            json.dump(found, file)
+    strategy.extended.collectives.barrier()
+
+
+if __name__ == "__main__":
+    main()

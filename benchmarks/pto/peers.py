@@ -1,0 +1,47 @@
+"""What LARS is compared with: its norms and steps by ordinary operations, one tensor at a time."""
+
+import keras
+import tensorflow as tf
+
+
+def norms_one_by_one(weights, directions, decays) -> tf.Tensor:
+    """`tf.norm` of each weight and direction, as tf-models-official's LARS takes them."""
+    rows = [
+        [tf.norm(w), tf.norm(x + c * w if c else x)]
+        for w, x, c in zip(weights, directions, decays, strict=True)
+    ]
+    return tf.square(tf.cast(tf.stack([tf.stack(row) for row in rows]), tf.float64))
+
+
+class PlainLARS(keras.optimizers.Optimizer):
+    """LARS as one writes it with Keras: `update_step` takes the two norms of its own variable.
+
+    The formula is that of tf-models-official's default (`variant="joint_norm"`); that package itself
+    brings another TensorFlow and is not installed.
+    """
+
+    def __init__(self, learning_rate, momentum=0.9, decay=1e-4, eta=0.001):
+        super().__init__(learning_rate)
+        self.momentum, self.decay, self.eta = momentum, decay, eta
+
+    def build(self, variables):
+        """Creates the velocities."""
+        if not self.built:
+            super().build(variables)
+            self.velocities = self.add_optimizer_variables(variables, "velocity")
+
+    def update_step(self, gradient, variable, learning_rate):
+        """One variable's step."""
+        velocity = self.velocities[self._get_variable_index(variable)]
+        ratio = 1.0
+        if len(variable.shape) > 1:
+            gradient += self.decay * variable
+            weight_norm, direction_norm = tf.norm(variable), tf.norm(gradient)
+            ratio = tf.where(
+                (weight_norm > 0) & (direction_norm > 0),
+                self.eta * weight_norm / direction_norm,
+                1.0,
+            )
+        rate = learning_rate * ratio
+        self.assign(velocity, self.momentum * velocity + rate * gradient)
+        self.assign_sub(variable, velocity)
