@@ -22,6 +22,7 @@ from tf_sparse_strategy.communication import (
     OkTopK,
     ShardedTopK,
     TopKAllGather,
+    oktopk,
 )
 from tf_sparse_strategy.topology import Topology
 
@@ -251,15 +252,20 @@ def test_oktopk_expects_about_the_bytes_counted(here):
     assert (sent <= 3 * predicted).all() and (3 * sent >= predicted).all()
 
 
-def test_very_uneven_sums_are_dealt_out(here):
-    """All large entries in the first tenth, where one region's worker has them all at first."""
-    p, n = here.topology.num_workers, 1000
-    run = Run(OkTopK(0.05, boundary_period=1000), here, n)
+def test_very_uneven_sums_are_dealt_out(here, monkeypatch):
+    """All large entries move beyond the last boundary, so that one worker has all sums; nothing changes."""
+    p, rank, n = here.topology.num_workers, here.topology.rank, 1000
     data = integers(0, p, n, 3)
     data[0, :, 100:] = 0
-    data[1:, :, :900] = 0  # and then all in the last, beyond the last of the agreed boundaries
-    sent = sum(run.step(tf.constant(g[here.topology.rank])).numpy() for g in data)
-    np.testing.assert_array_equal(sent + run.kept(n), data.sum(axis=(0, 1)))
+    data[1:, :, :900] = 0
+    results, calls = [], []
+    for limit in (1, 10**6):  # four times the average, the paper's, takes more than four nodes
+        monkeypatch.setattr(oktopk, "_IMBALANCE", limit)
+        run, before = Run(OkTopK(0.05), here, n), here.traffic()[0]
+        results.append([run.eager_step(tf.constant(g[rank])).numpy() for g in data])
+        calls.append(here.traffic()[0] - before)
+    np.testing.assert_array_equal(results[0], results[1])
+    assert (calls[0] > calls[1]) == (OkTopK().share(here.topology).holders > 1)
 
 
 def test_sharded_volume_does_not_grow_with_nodes(topology):

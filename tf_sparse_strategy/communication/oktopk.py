@@ -31,10 +31,10 @@ class OkTopK(SparseCommunication):
         u = t where |t| >= TH, to all; r_i <- a_i, but 0 where both c_i and u are not
 
     Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
-    u, entries are first dealt out evenly. Between nodes 4K to 12K bytes leave a worker, about
-    16 K (M-1)/M where the large entries spread evenly, in seven collectives (the thresholds' and
-    boundaries' not counted); every threshold_period steps it gathers all sums, 4 bytes for each of up to
-    M K. Horovod's all-to-all decides itself in which order to send.
+    u, entries are first dealt out evenly. Between nodes a worker sends 8 K (M-1)/M to 24 K (M-1)/M bytes,
+    16 where the large entries spread evenly, in three collectives, in four where entries are dealt out;
+    when thresholds are renewed it also gathers all sums, 4 bytes for each of up to M K, and the
+    boundaries' means. Horovod's all-to-all decides itself in which order to send.
 
     When not to use it: message sizes change with each step, so that Horovod negotiates each anew, and
     between two updates of the thresholds more, or fewer, than K entries may pass: `ShardedTopK` sends as
