@@ -91,9 +91,9 @@ class LarsRule:
             return w - learning_rate * ratio * begun.measured, begun.slots
         if self._is_larc and sums is not None:
             decay = tf.where(sums[1] == 0, tf.zeros([], w.dtype), tf.constant(decay, w.dtype))
-        growth = ratio * (g + decay * w)
-        if not self._is_larc:
-            growth *= learning_rate
+        # Scalars first: each product with a tensor is a pass over memory.
+        rate = ratio if self._is_larc else learning_rate * ratio
+        growth = rate * (g + decay * w)
         velocity = self.momentum * begun.slots[0] + growth
         move = self._look_ahead(velocity, growth)
         return w - (learning_rate * move if self._is_larc else move), (velocity,)

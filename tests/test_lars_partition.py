@@ -2,30 +2,19 @@
 
 import doctest
 import itertools
+import math
 
 import numpy as np
 import pytest
 
+from benchmarks.pto import layers
 from lars_pto import partition
 from lars_pto.partition import loads, split_tensors, whole_tensors
 
 
 def resnet50() -> list[int]:
-    """Elements of ResNet-50's 161 trainable tensors, in order of creation."""
-    sizes = [7 * 7 * 3 * 64, 64, 64]
-    inputs = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        width = 64 << stage
-        for block in range(blocks):
-            convolutions = [inputs * width, 9 * width * width, width * 4 * width]
-            channels = [width, width, 4 * width]
-            if block == 0:
-                convolutions.insert(0, inputs * 4 * width)
-                channels.insert(0, 4 * width)
-            for kernel, channel in zip(convolutions, channels, strict=True):
-                sizes += [kernel, channel, channel]
-            inputs = 4 * width
-    return sizes + [2048 * 1000, 1000]
+    """Elements of each of ResNet-50's tensors."""
+    return [math.prod(shape) for shape in layers.resnet50()]
 
 
 def speedup(division, sizes) -> float:
@@ -62,8 +51,17 @@ def test_everything_is_covered(workers):
                 assert all(cut % unit == 0 for cut in cuts)
 
 
-def test_resnet50_has_161_tensors():
-    assert len(resnet50()) == 161 and sum(resnet50()) == 25_557_032
+@pytest.mark.parametrize(
+    ("model", "tensors", "elements"),
+    [
+        ("ResNet-50", 161, 25_557_032),
+        ("Transformer", 185, 61_362_176),
+        ("BERT-large", 391, 335_141_888),
+    ],
+)
+def test_the_models_are_the_published_ones(model, tensors, elements):
+    shapes = layers.MODELS[model]()
+    assert (len(shapes), layers.elements(shapes)) == (tensors, elements)
 
 
 @pytest.mark.parametrize(

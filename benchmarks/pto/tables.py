@@ -12,10 +12,14 @@ def _cell(seconds: dict[str, list[float]], name: str, floor: str) -> str:
     return f"{report.spread(seconds[name], 1e3)}, {ratio:.2f}"
 
 
+def _workers(job: dict) -> str:
+    return f"{job['workers']} worker{'s' if job['workers'] > 1 else ''}"
+
+
 def _by_workers(jobs: list[dict]) -> str:
     """Rows are ways, columns numbers of workers."""
     names = list(dict.fromkeys(name for job in jobs for name in job["seconds"]))
-    header = ["", *(f"{job['workers']} workers" for job in jobs)]
+    header = ["", *(_workers(job) for job in jobs)]
     rows = [[name, *(_cell(job["seconds"], name, "one read") for job in jobs)] for name in names]
     return report.table(header, rows)
 
@@ -31,7 +35,7 @@ def render(results: dict) -> str:
         )
         parts.append(_by_workers(jobs))
         parts += [
-            f"With {job['workers']} workers \"auto\" "
+            f"With {_workers(job)} \"auto\" "
             f"{'divides' if job['auto']['divide'] else 'does not divide'}: {job['auto']['reason']}."
             for job in jobs
         ]
