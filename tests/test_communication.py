@@ -31,7 +31,8 @@ def test_get_by_name_and_by_instance():
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(ValueError, match=r"communication='ring' is unknown.*'dense', .*'hitopk', .*'torus2d'"):
+    known = r"communication='ring' is unknown.*'dense', .*'hitopk', .*'torus2d'"
+    with pytest.raises(ValueError, match=known):
         communication.get("ring")
 
 
