@@ -18,7 +18,8 @@ class LarsOptions:
     `lars_rule.LarsRule`. Cost per step: one read of all weights and gradients for the norms beside
     the update itself. A sparse gradient (`tf.IndexedSlices`) counts as the dense one it stands for.
 
-    Not for small batches: SGD with momentum is simpler and as good there.
+    Not for small batches: SGD with momentum is simpler and as good there. Not with `jit_compile=True`
+    on CPUs: the fused norms have no XLA kernel (Keras does not compile there by itself).
 
     Args:
       learning_rate: γ, a float, a schedule or a callable. In units of relative change per step: with
