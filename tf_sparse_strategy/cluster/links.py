@@ -34,11 +34,15 @@ def describe(model: LinkModel, topology: Topology) -> str:
         ("between nodes", model.cross_alpha, model.cross_beta, "of each node"),
     )
     for where, alpha, beta, whose in links:
-        speed = f"{alpha * 1e6:.0f} µs a message, {8e-6 / beta:.0f} Mbit/s {whose}" if beta else "none"
+        speed = (
+            f"{alpha * 1e6:.0f} µs a message, {8e-6 / beta:.0f} Mbit/s {whose}" if beta else "none"
+        )
         lines.append(f"  {where}: {speed}")
     for scheme in (Dense(), Torus2D()):
         if topology.num_workers > 1 and topology.is_uniform:
             seconds = scheme.cost(GRADIENT, topology, model).seconds
             name = type(scheme).__name__.lower()
-            lines.append(f"  {4e-6 * GRADIENT:.0f} MB of gradients by {name}: {seconds:.3f} s predicted")
+            lines.append(
+                f"  {4e-6 * GRADIENT:.0f} MB of gradients by {name}: {seconds:.3f} s predicted"
+            )
     return "\n".join(lines)
