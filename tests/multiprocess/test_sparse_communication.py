@@ -241,15 +241,15 @@ def test_cost_predicts_the_bytes_counted(packed, here, options):
 
 
 def test_oktopk_expects_about_the_bytes_counted(here):
-    """Data that no worker can tell from another's, on average over the thresholds' period."""
-    p, n, steps = here.topology.num_workers, 4096, 32
-    run = Run(OkTopK(0.05), here, n)
+    """Thresholds that are always new: with old ones more pass, the more the residuals grow."""
+    p, n, steps = here.topology.num_workers, 4096, 8
+    run = Run(OkTopK(0.05, threshold_period=1), here, n)
     before = here.traffic()[1]
     for g in floats(0, p, n, steps):
         run.step(tf.constant(g[here.topology.rank]) / 1000)
     sent = np.array(dataclasses.astuple(here.traffic()[1])) - dataclasses.astuple(before)
     predicted = np.array(dataclasses.astuple(run.scheme.cost(n, here.topology, FREE).bytes)) * steps
-    assert (sent <= 3 * predicted).all() and (3 * sent >= predicted).all()
+    assert (sent <= 2 * predicted).all() and (2 * sent >= predicted).all()
 
 
 def test_very_uneven_sums_are_dealt_out(here, monkeypatch):

@@ -37,8 +37,8 @@ class OkTopK(SparseCommunication):
     boundaries' means. Horovod's all-to-all decides itself in which order to send.
 
     When not to use it: message sizes change with each step, so that Horovod negotiates each anew, and
-    between two updates of the thresholds more, or fewer, than K entries may pass: `ShardedTopK` sends as
-    much, in two messages of a fixed size. At its best where the large entries move about slowly.
+    between two updates of the thresholds residuals grow, so that several times K entries may pass:
+    `ShardedTopK` sends as much as this does at best, in two messages of a fixed size.
 
     Args:
       density: part of the elements that is sent, 0 < density <= 1.
