@@ -204,14 +204,14 @@ def test_a_step_that_is_not_finite_leaves_no_trace(kind, here):
     good, poisoned = floats(0, p, n, steps=2)
     run.step(tf.constant(good[rank]))
     before = {name: v.numpy() for name, v in run.variables.items()}
+    finite, changed = [], set()
     for bad in (np.nan, np.inf):
         poisoned[p - 1, n - 1] = bad
-        result = run.step(tf.constant(poisoned[rank])).numpy()
-        assert not np.isfinite(result).all()
-        for name, value in before.items():
-            assert run.variables[name].numpy().tobytes() == value.tobytes(), name
+        finite.append(np.isfinite(run.step(tf.constant(poisoned[rank])).numpy()).all())
+        changed |= {k for k, v in before.items() if run.variables[k].numpy().tobytes() != v.tobytes()}
     run.step(tf.constant(good[rank]))
-    assert np.isfinite(run.kept(n)).all()
+    left = run.kept(n)
+    assert not any(finite) and not changed and np.isfinite(left).all()
 
 
 def test_dtypes(kind, here):
