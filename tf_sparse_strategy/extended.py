@@ -40,7 +40,7 @@ from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.gradients import GradientReducer, coalesced
 from tf_sparse_strategy.metrics import StepCounter
 from tf_sparse_strategy.sharding_policy import Sharding
 
@@ -375,7 +375,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         pairs = [(_component(value), to) for value, to in value_destination_pairs]
         if reduce_op == ReduceOp.SUM and _are_gradients(pairs):
-            return self.reduce_gradients(pairs)
+            return self.reduce_gradients([(coalesced(gradient), to) for gradient, to in pairs])
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):

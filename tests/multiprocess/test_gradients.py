@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tf_sparse_strategy.communication import Dense, TopKAllGather
-from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.gradients import GradientReducer, coalesced
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
 DTYPES = ["float32", "float32", "float16", "float32", "float32"]
@@ -133,7 +133,7 @@ def test_repeated_rows_travel_once(comm, topology):
     rows = tf.constant([3, 1, 3, 3, 1])
     values = tf.reshape(tf.range(10.0), [5, 2])
     before = comm.traffic()[1].total
-    got = reducer.reduce_sparse(tf.IndexedSlices(values, rows, tf.constant([4, 2])))
+    got = reducer.reduce_sparse(coalesced(tf.IndexedSlices(values, rows, tf.constant([4, 2]))))
     p = topology.num_workers
     assert got.indices.numpy().tolist() == [3, 1] * p
     np.testing.assert_array_equal(got.values, [[0 + 4 + 6, 1 + 5 + 7], [2 + 8, 3 + 9]] * p)
