@@ -15,7 +15,11 @@ WORKER = ROOT / "tests" / "multiprocess" / "traffic_worker.py"
 def report(request) -> dict[str, dict[str, list[int]]]:
     """{operation: {link class: [bytes counted, bytes carried]}} of a job on M nodes x G workers."""
     require_namespaces()
-    environment = ENVIRONMENT | {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "1"}
+    environment = ENVIRONMENT | {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "HOROVOD_CYCLE_TIME": "20",  # ms between negotiations, whose bytes are not counted
+    }
     nodes, local = request.param
     with Netlab(nodes, local, rate="10gbit") as lab:
         result = lab.run([sys.executable, str(WORKER)], env=environment, timeout=200)
@@ -24,12 +28,12 @@ def report(request) -> dict[str, dict[str, list[int]]]:
 
 
 def agree(links: dict[str, list[int]]) -> bool:
-    """Headers and Horovod's negotiation, which are not counted, may add 3 %, 128 KiB at least.
+    """Headers and Horovod's negotiation, which are not counted, may add 7 %, 128 KiB at least.
 
-    Of all bytes: the negotiation takes as many on a link that carries nothing else, and the more the
-    longer an operation lasts.
+    Headers: 66 bytes in each frame of at most 1514, 4.6 %. Of all bytes: the negotiation takes as many
+    on a link that carries nothing else, and the more the longer an operation lasts.
     """
-    slack = max(0.03 * sum(counted for counted, _ in links.values()), 128 << 10)
+    slack = max(0.07 * sum(counted for counted, _ in links.values()), 128 << 10)
     return all(0 <= carried - counted <= slack for counted, carried in links.values())
 
 

@@ -55,8 +55,12 @@ class GradientReducer:
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
         if any(state.staged for state in states):
-            slices = [g.values for g in reduced if isinstance(g, tf.IndexedSlices)]
-            commit(states, [tf.reduce_all(tf.math.is_finite(values)) for values in slices])
+            exact = [g.values for g in reduced if isinstance(g, tf.IndexedSlices)]
+            for bucket, state in zip(plan.buckets, states, strict=True):
+                if not state.staged:  # summed exactly, without a verdict of its own
+                    exact += [reduced[dense[p][0]] for p in bucket.positions]
+            finite = [tf.math.is_finite(g) for g in exact if g.dtype.is_floating]
+            commit(states, [tf.reduce_all(f) for f in finite])
         return reduced
 
     def reduce_sparse(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -20,7 +20,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
-_PROGRESS = (EPOCH, "step", "phase")
+_PROGRESS = ("step", "phase")
 
 
 class Memory(tf.train.experimental.PythonState):
@@ -151,6 +151,7 @@ class Memory(tf.train.experimental.PythonState):
         values = self._initial(plan)
         if record is not None:
             self._take(plan, own, record, values)
+            self._set_epoch(values)  # this run's: it may have begun after what was saved
         for variables, initial in zip(self._lists[plan], values, strict=True):
             for name, variable in variables.items():
                 variable.assign(initial[name])

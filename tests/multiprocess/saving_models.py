@@ -59,3 +59,12 @@ def tree(directory) -> list:
         for parent, _, names in os.walk(directory)
         for name in names
     )
+
+
+def interruption(keras, at_epoch):
+    class Interruption(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == at_epoch:
+                raise RuntimeError("interrupted")
+
+    return Interruption()

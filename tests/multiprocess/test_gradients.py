@@ -105,12 +105,13 @@ def residuals(reducer):
     return [v.numpy() for states in reducer.memory._lists.values() for s in states for v in s.values()]
 
 
-@pytest.mark.parametrize("bad", ["another bucket", "slices"])
+@pytest.mark.parametrize("bad", ["another bucket", "an exact bucket", "slices"])
 def test_one_bad_gradient_leaves_all_residuals_alone(comm, topology, variables, bad):
     """A step is skipped as a whole: what good buckets sent would be lost with it."""
     reducer = GradientReducer(TopKAllGather(0.3), comm, bucket_bytes=24)
     table = tf.Variable(tf.zeros([6, 2]))
-    pairs = pairs_of(topology, variables)
+    exact = tf.Variable(tf.zeros([3], tf.float64))
+    pairs = [*pairs_of(topology, variables), (tf.ones_like(exact), exact)]
     good = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([6, 2]))
     reducer.reduce([*pairs, (good, table)])
     before = residuals(reducer)
@@ -118,12 +119,15 @@ def test_one_bad_gradient_leaves_all_residuals_alone(comm, topology, variables, 
     last = topology.rank == topology.num_workers - 1
     if bad == "slices" and last:
         good = tf.IndexedSlices(tf.fill([1, 2], np.nan), tf.constant([0]), tf.constant([6, 2]))
+    elif bad == "an exact bucket" and last:
+        pairs[-1] = (tf.fill([3], tf.constant(np.nan, tf.float64)), exact)
     elif last:
         pairs[0] = (pairs[0][0] * np.inf, pairs[0][1])
     reducer.reduce([*pairs, (good, table)])
     for old, new in zip(before, residuals(reducer), strict=True):
         np.testing.assert_array_equal(old, new)
-    reducer.reduce([*pairs_of(topology, variables), (tf.IndexedSlices(tf.ones([1, 2]), [0], [6, 2]), table)])
+    good = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([6, 2]))
+    reducer.reduce([*pairs_of(topology, variables), (tf.ones_like(exact), exact), (good, table)])
     if topology.num_workers > 1:
         assert any((old != new).any() for old, new in zip(before, residuals(reducer), strict=True))
 

@@ -7,14 +7,13 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess import saving_models
-from tests.multiprocess.test_saving_callbacks import interruption
+from tests.multiprocess.saving_models import interruption
+from tests.multiprocess.sparse_runs import SHAPES, kept, moved, step
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Dense, HiTopK, ShardedTopK, TopKAllGather
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
-
-SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]
 
 
 @pytest.fixture
@@ -31,18 +30,6 @@ def apart(topology):
     return placed(topology, range(topology.num_workers))
 
 
-def step(reducer, variables, topology, seed):
-    """The sums of whole numbers that differ between workers."""
-    rng = np.random.default_rng([seed, topology.rank])
-    gradients = [tf.constant(rng.integers(-99, 100, v.shape), tf.float32) for v in variables]
-    summed = reducer.reduce(list(zip(gradients, variables, strict=True)))
-    return np.concatenate([g.numpy().ravel() for g in summed])
-
-
-def kept(reducer):
-    return [v.numpy() for states in reducer.memory._lists.values() for s in states for v in s.values()]
-
-
 def sent_in_all(reducer, variables):
     """All that is left in residuals, made to come out by steps that add nothing."""
     zeros = [(tf.zeros_like(v), v) for v in variables]
@@ -50,13 +37,6 @@ def sent_in_all(reducer, variables):
     total = sum(nothing().numpy() for _ in range(60))
     assert not any(r.any() for r in kept(reducer))
     return total
-
-
-def moved(comm, blob):
-    """Rank 0's bytes on every worker, as a shared file would bring them."""
-    length = int(comm.broadcast(tf.constant(len(blob))))
-    letters = tf.io.decode_raw(tf.constant(blob.ljust(length)), tf.uint8)
-    return comm.broadcast(letters[:length]).numpy().tobytes()
 
 
 @pytest.mark.parametrize("scheme", [HiTopK(0.1), TopKAllGather(0.1), ShardedTopK(0.1)], ids=repr)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess import test_memory, test_sparse_communication, test_sparse_training
+from tests.multiprocess import sparse_runs
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
@@ -31,11 +31,11 @@ def here(topology):
 
 
 def run_of(phases, here, **options):
-    return test_sparse_communication.Run(Piecewise(phases, unit="step", **options), here, N)
+    return sparse_runs.Run(Piecewise(phases, unit="step", **options), here, N)
 
 
 def gradients(p, steps):
-    return test_sparse_communication.integers(3, p, N, steps)
+    return sparse_runs.integers(3, p, N, steps)
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
@@ -96,39 +96,59 @@ def test_cost_is_the_dearest_phase(here):
 @pytest.mark.parametrize("flush", [True, False])
 def test_epochs_of_fit(keras, comm, topology, flush):
     phases = [(0, TopKAllGather(0.1)), (1, Dense())]
-    strategy, _, _ = test_sparse_training.fit(keras, Piecewise(phases, flush=flush), epochs=1)
-    sparse = [r.any() for r in test_memory.kept(strategy.extended.gradients) if r.ndim]
+    strategy, _, _ = sparse_runs.fit(keras, Piecewise(phases, flush=flush), epochs=1)
+    sparse = [r.any() for r in sparse_runs.kept(strategy.extended.gradients) if r.ndim]
     assert any(sparse) == (topology.num_workers > 1)
-    strategy, _, _ = test_sparse_training.fit(keras, Piecewise(phases, flush=flush), epochs=2)
-    after = [r.any() for r in test_memory.kept(strategy.extended.gradients) if r.ndim]
+    strategy, _, _ = sparse_runs.fit(keras, Piecewise(phases, flush=flush), epochs=2)
+    after = [r.any() for r in sparse_runs.kept(strategy.extended.gradients) if r.ndim]
     assert any(after) == (topology.num_workers > 1 and not flush)
 
 
 def test_the_count_of_steps_survives_other_buckets(comm, here, topology):
-    variables = [tf.Variable(tf.zeros(shape)) for shape in test_memory.SHAPES]
+    variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
     scheme = Piecewise([(0, HiTopK(0.05)), (3, Dense())], unit="step", flush=False)
     old = GradientReducer(scheme, here, bucket_bytes=64)
     for seed in range(3):
-        test_memory.step(old, variables, topology, seed)
-    blob = test_memory.moved(comm, old.memory.serialize())
+        sparse_runs.step(old, variables, topology, seed)
+    blob = sparse_runs.moved(comm, old.memory.serialize())
     new = GradientReducer(scheme, here, bucket_bytes=1 << 20)
     new.memory.deserialize(blob)
     exact = GradientReducer(Dense(), here, bucket_bytes=64)
     np.testing.assert_array_equal(
-        test_memory.step(new, variables, topology, 3), test_memory.step(exact, variables, topology, 3)
+        sparse_runs.step(new, variables, topology, 3), sparse_runs.step(exact, variables, topology, 3)
     )
+
+
+@pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
+def test_a_resumed_run_goes_by_its_own_epoch(comm, here, topology, bucket_bytes):
+    """What was saved in epoch 1 resumes in epoch 2: Keras says so before the first step."""
+    variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
+    scheme = Piecewise([(0, HiTopK(0.05)), (2, Dense())], flush=False)
+    old = GradientReducer(scheme, here, bucket_bytes=64)
+    old.memory.begin_epoch(1)
+    sparse_runs.step(old, variables, topology, 0)
+    blob = sparse_runs.moved(comm, old.memory.serialize())
+    new = GradientReducer(scheme, here, bucket_bytes=bucket_bytes)
+    new.memory.deserialize(blob)
+    new.memory.begin_epoch(2)
+    exact = GradientReducer(Dense(), here, bucket_bytes=64)
+    for seed in (1, 2):
+        np.testing.assert_array_equal(
+            sparse_runs.step(new, variables, topology, seed),
+            sparse_runs.step(exact, variables, topology, seed),
+        )
 
 
 def test_thresholds_start_afresh_with_other_buckets(comm, here, topology):
     """A threshold of 0 beside an age that does not renew it would send everything."""
-    variables = [tf.Variable(tf.zeros(shape)) for shape in test_memory.SHAPES]
+    variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
     old = GradientReducer(OkTopK(0.05), here, bucket_bytes=64)
     for seed in range(3):
-        test_memory.step(old, variables, topology, seed)
-    blob = test_memory.moved(comm, old.memory.serialize())
+        sparse_runs.step(old, variables, topology, seed)
+    blob = sparse_runs.moved(comm, old.memory.serialize())
     new = GradientReducer(OkTopK(0.05), here, bucket_bytes=1 << 20)
     new.memory.deserialize(blob)
-    sums = test_memory.step(new, variables, topology, 3)
+    sums = sparse_runs.step(new, variables, topology, 3)
     assert np.count_nonzero(sums) < 10 or topology.num_workers == 1
 
 

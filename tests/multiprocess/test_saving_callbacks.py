@@ -14,6 +14,7 @@ from tests.multiprocess.saving_models import (
     assert_same_state,
     build,
     fit,
+    interruption,
     state,
     tree,
 )
@@ -43,15 +44,6 @@ def test_model_checkpoint(keras, strategy, comm, directory):
     assert_same_state(other.get_weights(), model.get_weights())
     assert tree(directory) == ["1.weights.h5", "2.weights.h5", "best.keras"]
     assert [name for name in os.listdir(directory) if "temp" in name] == []
-
-
-def interruption(keras, at_epoch):
-    class Interruption(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == at_epoch:
-                raise RuntimeError("interrupted")
-
-    return Interruption()
 
 
 def test_backup_and_restore(keras, strategy, comm, topology, directory):

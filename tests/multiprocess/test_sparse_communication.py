@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from tests import sparse_reference
+from tests.multiprocess.sparse_runs import Run, floats, integers
 from tf_sparse_strategy import residual
-from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     Dense,
@@ -59,47 +59,6 @@ def kind(request):
 @pytest.fixture(params=MESSAGES, ids=lambda scheme: scheme.__name__)
 def packed(request):
     return request.param
-
-
-def bucket_of(n, dtype="float32"):
-    spec = TensorSpec("w", (n,), dtype, tf.as_dtype(dtype).size)
-    return BucketPlan.build([spec], 1 << 40).buckets[0]
-
-
-class Run:
-    """One worker's steps with one bucket."""
-
-    def __init__(self, scheme, collectives, n, dtype="float32"):
-        self.scheme, self.collectives = scheme, collectives
-        bucket = bucket_of(n, dtype)
-        self.variables = scheme.state(bucket, collectives.topology)
-        self.step = tf.function(self.eager_step)
-
-    @tf.autograph.experimental.do_not_convert
-    def eager_step(self, gradient):
-        state = residual.State(self.variables)
-        summed = self.scheme.reduce(gradient, state, self.collectives)
-        residual.commit([state])
-        return summed
-
-    def kept(self, n):
-        """What all workers' residuals add up to."""
-        share = self.scheme.share(self.collectives.topology)
-        own = tf.zeros([n])
-        if "residual" in self.variables:
-            own = residual.flush(own, residual.State(self.variables), share)
-        return self.collectives.all_reduce(own).numpy()
-
-
-def integers(seed, p, n, steps):
-    """[steps, P, N] whole numbers, heavy-tailed; every sum of them is exact in float32. No -0."""
-    rng = np.random.default_rng(seed)
-    return np.round(rng.standard_t(2, (steps, p, n)) * 4).clip(-999, 999).astype(np.float32) + 0.0
-
-
-def floats(seed, p, n, steps):
-    rng = np.random.default_rng(seed)
-    return rng.standard_t(2, (steps, p, n)).astype(np.float32)
 
 
 @pytest.mark.parametrize("mode, density", [("eager", 0.3), ("function", 0.05)])
@@ -212,6 +171,18 @@ def test_a_step_that_is_not_finite_leaves_no_trace(kind, here):
     run.step(tf.constant(good[rank]))
     left = run.kept(n)
     assert not any(finite) and not changed and np.isfinite(left).all()
+
+
+def test_finite_gradients_whose_sum_is_not_leave_no_trace(kind, here):
+    """What was sent of them would be lost with the step that loss scaling skips."""
+    p, rank, n = here.topology.num_workers, here.topology.rank, 101
+    run = Run(kind(0.5), here, n)
+    run.step(tf.constant(floats(0, p, n, steps=1)[0, rank]))
+    before = {name: v.numpy().tobytes() for name, v in run.variables.items()}
+    summed = run.step(tf.fill([n], 3e38)).numpy()
+    assert (p > 1) == np.isinf(summed).any()
+    if p > 1:
+        assert before == {name: v.numpy().tobytes() for name, v in run.variables.items()}
 
 
 def test_dtypes(kind, here):

@@ -4,34 +4,13 @@ import numpy as np
 import pytest
 
 from tests.multiprocess import oracle
+from tests.multiprocess.sparse_runs import fit
 from tf_sparse_strategy.communication import Dense, ShardedTopK, TopKAllGather
-
-ROWS, BATCH = 48, 8
 
 
 def residuals(strategy):
     states = strategy.extended.gradients.memory._lists.values()
     return [v.numpy() for buckets in states for state in buckets for v in state.values()]
-
-
-def fit(keras, scheme, epochs=1, optimizer=None, policy=None, embedding=False, **compile_options):
-    """(strategy, model, history) after a short training from weights that are always the same."""
-    import tf_sparse_strategy as tss
-
-    strategy = tss.SparseStrategy(communication=scheme, bucket_bytes=128)
-    with strategy.scope():
-        layers = [keras.layers.Dense(8, activation="tanh", dtype=policy), keras.layers.Dense(1)]
-        if embedding:
-            layers = [keras.layers.Embedding(16, 4), keras.layers.Flatten(), *layers]
-        model = keras.Sequential([keras.layers.Input((oracle.FEATURES,)), *layers])
-        oracle.start(model)
-        optimizer = optimizer() if optimizer else keras.optimizers.SGD(0.05, momentum=0.5)
-        model.compile(optimizer=optimizer, loss="mse", **compile_options)
-    x, y = oracle.regression(ROWS)
-    if embedding:
-        x = (x * 4).astype("int32") % 16
-    history = model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
-    return strategy, model, history
 
 
 def assert_same_weights(one, other, tolerance=0.0):

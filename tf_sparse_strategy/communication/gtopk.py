@@ -7,11 +7,11 @@ import tensorflow as tf
 from custom_ops import mstopk, mstopk_error_feedback
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
-    all_finite,
     keep_lost,
     take_out,
     unpack_and_add,
 )
+from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from custom_ops import mstopk, mstopk_error_feedback
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.messages import MessageCommunication, all_finite, keep_lost
+from tf_sparse_strategy.communication.messages import MessageCommunication, keep_lost
+from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology

@@ -134,8 +134,3 @@ def take_out(rows: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.
 def keep_lost(kept: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
     """`kept` [n] with what the wire's dtype took away from the values sent from `indices` [K]."""
     return kept if lost is None else tf.tensor_scatter_nd_update(kept, indices[:, tf.newaxis], lost)
-
-
-def all_finite(values: tf.Tensor) -> tf.Tensor:
-    """Whether a gradient is finite, seen by its winners: NaN and Inf rank before all numbers."""
-    return tf.reduce_all(tf.math.is_finite(values))

@@ -9,7 +9,7 @@ from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.messages import all_finite
+from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
 from tf_sparse_strategy.topology import Topology

@@ -8,11 +8,11 @@ from custom_ops import mstopk
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
-    all_finite,
     take_out,
     unpack_and_add,
 )
 from tf_sparse_strategy.communication.packing import Packing
+from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology

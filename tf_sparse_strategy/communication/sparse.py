@@ -71,7 +71,8 @@ class SparseCommunication(Communication):
             x = collectives.reduce_scatter(x, Group.LOCAL, purpose="gradients")
         summed, new, finite = self._sum_shard(x, state, share, collectives)
         if new:
-            state.stage(finite, **new)
+            # Finite contributions may still add up to Inf: what was sent of them would be lost.
+            state.stage(tf.logical_and(finite, all_finite(summed)), **new)
         return tf.cast(summed[:n], bucket.dtype)
 
     @abc.abstractmethod
@@ -97,3 +98,8 @@ class SparseCommunication(Communication):
     def pays(self, n: int, dtype: str, share: Share) -> bool:
         """Whether anything is dropped of a bucket of `n` elements; else the sum is that of `Dense`."""
         return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES
+
+
+def all_finite(values: tf.Tensor) -> tf.Tensor:
+    """Whether all are; of a gradient its winners tell: NaN and Inf rank before all numbers."""
+    return tf.reduce_all(tf.math.is_finite(values))

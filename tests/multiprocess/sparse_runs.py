@@ -1,0 +1,91 @@
+"""Steps of sparse schemes for tests: one bucket, a list of gradients, a short `fit`."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.multiprocess import oracle
+from tf_sparse_strategy import residual
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+
+SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]
+ROWS, BATCH = 48, 8
+
+
+def bucket_of(n, dtype="float32"):
+    spec = TensorSpec("w", (n,), dtype, tf.as_dtype(dtype).size)
+    return BucketPlan.build([spec], 1 << 40).buckets[0]
+
+
+class Run:
+    """One worker's steps with one bucket."""
+
+    def __init__(self, scheme, collectives, n, dtype="float32"):
+        self.scheme, self.collectives = scheme, collectives
+        bucket = bucket_of(n, dtype)
+        self.variables = scheme.state(bucket, collectives.topology)
+        self.step = tf.function(self.eager_step)
+
+    @tf.autograph.experimental.do_not_convert
+    def eager_step(self, gradient):
+        state = residual.State(self.variables)
+        summed = self.scheme.reduce(gradient, state, self.collectives)
+        residual.commit([state])
+        return summed
+
+    def kept(self, n):
+        """What all workers' residuals add up to."""
+        share = self.scheme.share(self.collectives.topology)
+        own = tf.zeros([n])
+        if "residual" in self.variables:
+            own = residual.flush(own, residual.State(self.variables), share)
+        return self.collectives.all_reduce(own).numpy()
+
+
+def integers(seed, p, n, steps):
+    """[steps, P, N] whole numbers, heavy-tailed; every sum of them is exact in float32. No -0."""
+    rng = np.random.default_rng(seed)
+    return np.round(rng.standard_t(2, (steps, p, n)) * 4).clip(-999, 999).astype(np.float32) + 0.0
+
+
+def floats(seed, p, n, steps):
+    rng = np.random.default_rng(seed)
+    return rng.standard_t(2, (steps, p, n)).astype(np.float32)
+
+
+def step(reducer, variables, topology, seed):
+    """The sums of whole numbers that differ between workers."""
+    rng = np.random.default_rng([seed, topology.rank])
+    gradients = [tf.constant(rng.integers(-99, 100, v.shape), tf.float32) for v in variables]
+    summed = reducer.reduce(list(zip(gradients, variables, strict=True)))
+    return np.concatenate([g.numpy().ravel() for g in summed])
+
+
+def kept(reducer):
+    return [v.numpy() for states in reducer.memory._lists.values() for s in states for v in s.values()]
+
+
+def moved(comm, blob):
+    """Rank 0's bytes on every worker, as a shared file would bring them."""
+    length = int(comm.broadcast(tf.constant(len(blob))))
+    letters = tf.io.decode_raw(tf.constant(blob.ljust(length)), tf.uint8)
+    return comm.broadcast(letters[:length]).numpy().tobytes()
+
+
+def fit(keras, scheme, epochs=1, optimizer=None, policy=None, embedding=False, **compile_options):
+    """(strategy, model, history) after a short training from weights that are always the same."""
+    import tf_sparse_strategy as tss
+
+    strategy = tss.SparseStrategy(communication=scheme, bucket_bytes=128)
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, activation="tanh", dtype=policy), keras.layers.Dense(1)]
+        if embedding:
+            layers = [keras.layers.Embedding(16, 4), keras.layers.Flatten(), *layers]
+        model = keras.Sequential([keras.layers.Input((oracle.FEATURES,)), *layers])
+        oracle.start(model)
+        optimizer = optimizer() if optimizer else keras.optimizers.SGD(0.05, momentum=0.5)
+        model.compile(optimizer=optimizer, loss="mse", **compile_options)
+    x, y = oracle.regression(ROWS)
+    if embedding:
+        x = (x * 4).astype("int32") % 16
+    history = model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
+    return strategy, model, history
