@@ -293,11 +293,13 @@ def test_what_nobody_takes_is_not_cut_in_two(address):
         b"[1]\n",
         b"GET / HTTP/1.1\n",
         b"\xff\n",
+        b"[" * 5000 + b"\n",
         b"",
     ],
 )
 def test_a_stranger_is_shown_the_door(address, words):
     chief, where = address
+    silent = socket.create_connection(where)
     with socket.create_connection(where) as stranger:
         stranger.sendall(words)
         if not words:
@@ -314,6 +316,9 @@ def test_a_stranger_is_shown_the_door(address, words):
     guest.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(where)
+    silent.settimeout(5)
+    assert silent.recv(1) == b""  # it waited for the door to close
+    silent.close()
 
 
 def test_an_unreachable_rank_0(address):

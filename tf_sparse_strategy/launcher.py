@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 _MESSAGE_LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 _NOTICE_SECONDS = 10
+_LONGEST = 10**6  # seconds; Horovod has no word for no limit, and takes 30 s where it is told none
 
 
 def host_name() -> str:
@@ -19,8 +20,7 @@ def host_name() -> str:
 
 def set_message_limit(seconds: float) -> None:
     """How long Horovod waits for another worker's message, unless the user has said so."""
-    if math.isfinite(seconds):
-        os.environ.setdefault(_MESSAGE_LIMIT, str(math.ceil(seconds)))
+    os.environ.setdefault(_MESSAGE_LIMIT, str(math.ceil(min(seconds, _LONGEST))))
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_sparse_strategy import agreement
 from tf_sparse_strategy.hooking import extended_of, wrap
 
 _PATH_BYTES = 4096
@@ -134,9 +135,9 @@ def _from_rank_0(extended, text: str | None) -> str | None:
 
 
 def _require_same(extended, path: str | None) -> None:
-    found = extended.collectives.all_gather(
-        tf.constant([_fingerprint(path)], tf.int64), purpose="file"
-    ).numpy()
+    with agreement.together(extended.collectives):  # a file that cannot be read fails on all
+        own = _fingerprint(path)
+    found = extended.collectives.all_gather(tf.constant([own], tf.int64), purpose="file").numpy()
     if (found == found[0]).all():
         return
     wrong = found == _MISSING if (found == _MISSING).any() else found != found[0]

@@ -79,6 +79,9 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                     f"silence_limit={silence_limit}."
                 )
             scheme.validate(workers.topology)
+            # NumPy's numbers have no JSON, in which the workers compare them.
+            bucket_bytes = int(bucket_bytes)
+            silence_limit, stall_limit = float(silence_limit), float(stall_limit)
         if workers.topology.num_workers > 1:
             settings = {
                 "SparseStrategy's communication": repr(scheme),

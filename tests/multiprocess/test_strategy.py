@@ -232,6 +232,10 @@ def test_repr_says_how_many_and_how(strategy, topology):
     assert repr(strategy) == f"SparseStrategy(communication=Dense()) of {topology.num_workers} worker(s)"
 
 
+def test_numbers_may_be_numpys(comm):
+    tss.SparseStrategy(bucket_bytes=np.int64(1 << 20), silence_limit=np.float32(60))
+
+
 def test_copies_are_refused(strategy):
     for duplicate in (copy.copy, copy.deepcopy):
         with pytest.raises(ValueError, match="cannot be copied.*one per process"):

@@ -100,6 +100,9 @@ class Channel:
             self.poll(1.0)
         self._selector.unregister(self._door)
         self._door.close()
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None and key.data.rank is None:
+                self._drop(key.data)  # it has shown no token
         missing = sorted(set(range(1, workers)) - set(self._peers))
         if missing:
             raise RuntimeError(
@@ -160,7 +163,7 @@ class Channel:
                 if not hmac.compare_digest(hello["token"], self._token):
                     raise ValueError("a stranger")
                 self._join(peer, hello["rank"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, RecursionError, TypeError, ValueError):
             messages = None
         arrived = [(peer.rank, message) for message in messages or ()]
         if messages is None:

@@ -5,8 +5,9 @@ user's program it is; rank 0 answers that it lives. Rank 0 judges all workers, e
 (verdict.py), and the first final verdict goes to everybody, is printed by everybody, and ends the job:
 
 * where Horovod noticed too, its error rises in the user's program, which ends as its author wants;
-* a worker that stands in a collective, or at the end of its program, `_GRACE` seconds after the verdict is
-  ended here, with exit code `EXIT_CODE`: its main thread is in C++ and would never come back.
+* a worker that stands in a collective for `_GRACE` seconds, or at its exit for `silence_limit`, or anywhere
+  after `stall_limit` (`_GRACE` where all live and wait, as Horovod raises no error then), is ended here with
+  exit code `EXIT_CODE`: its main thread is in C++ and would not come back.
 
 Nothing runs per step: a place in the program counts its calls and their ends anyway (call_site.py), and this
 thread reads the counters.
@@ -93,7 +94,7 @@ class Watchdog:
         self._told = threading.Event()  # the others know how this program ended
         self._decided = threading.Event()
         self._cause: str | None = None
-        self._next_report = 0.0
+        self._next_report = self._next_judgement = 0.0
         self._next_warning = silence_limit
         self._process = os.getpid()
         atexit.register(self._at_exit)
@@ -110,6 +111,14 @@ class Watchdog:
     # ---- the thread -----------------------------------------------------------------------------
 
     def _run(self):
+        try:
+            self._watch()
+        except Exception as error:  # a fault of ours must not end the job under a false cause
+            self._print(f"the watchdog failed, and the job goes on unwatched: {error!r}")
+            with contextlib.suppress(Exception):
+                self._channel.send(_of_end(End()))
+
+    def _watch(self):
         last = time.monotonic()
         while self._cause is None:
             arrived = self._channel.poll(self._interval)
@@ -124,7 +133,10 @@ class Watchdog:
                 self._channel.close()
                 return
             self._report(now)
-            self._judge(now)
+            ended = any(message is None or "end" in message for _, message in arrived)
+            if ended or now >= self._next_judgement:
+                self._next_judgement = now + self._interval
+                self._judge(now)
         self._see_it_end()
 
     def _hear(self, rank, message, now):

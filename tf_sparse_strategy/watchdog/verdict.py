@@ -10,7 +10,8 @@
 |                                                         | ends the job after `stall_limit`       |
 | all wait, each for `silence_limit`, in none together    | ends the job: nobody can move          |
 
-An operation that all workers wait in is on its way, however long it takes.
+An operation that all workers wait in is on its way, however long it takes. Operations of one function do not
+count as waits in none together: one worker may still compute what another waits for.
 """
 
 import dataclasses
@@ -181,8 +182,10 @@ def _stalled(workers, silence_limit, stall_limit):
     seconds = waits[operation]
     if seconds < silence_limit:
         return None
-    nobody_can_move = len(waits) == len(operations) and all(
-        w.waiting >= silence_limit for w in alive
+    nobody_can_move = (
+        len(waits) == len(operations)
+        and len({_function(name) for name in operations}) > 1
+        and all(w.waiting >= silence_limit for w in alive)
     )
     return Verdict(
         _stall_text(alive, operation, lacking[operation], seconds),
@@ -190,6 +193,11 @@ def _stalled(workers, silence_limit, stall_limit):
         stall=True,
         seconds=seconds,
     )
+
+
+def _function(operation: str) -> str:
+    """The function that the operation stands in (call_site.py), "eager" for none."""
+    return operation.split(".")[2]
 
 
 def _stall_text(alive, operation, lacking, seconds) -> str:

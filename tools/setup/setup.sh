@@ -39,8 +39,8 @@ logged() {
   local log="$cache/$1.log" what=$2 start=$SECONDS next=30 status=0
   shift 2
   say "$what (log: $log)"
-  # Without the lock: a Bazel server started here would hold it until it exits.
-  "$@" >"$log" 2>&1 9>&- &
+  # It keeps the lock: after Ctrl-C here it goes on, and the next set-up must wait for it.
+  "$@" >"$log" 2>&1 &
   local job=$!
   while kill -0 "$job" 2>/dev/null; do
     sleep 0.2
@@ -76,8 +76,9 @@ install_checkout() {
 # The native code that Python loads lies next to its wrapper, where a wheel has it too.
 build_native() {
   local labels label path
-  bazel build //:native
-  labels=$(bazel query --noshow_progress 'labels(srcs, //:native)')
+  # Without the lock: a Bazel server started here would hold it until it exits.
+  bazel build //:native 9>&-
+  labels=$(bazel query --noshow_progress 'labels(srcs, //:native)' 9>&-)
   for label in $labels; do
     path=${label#//}
     path=${path/://}
@@ -87,7 +88,7 @@ build_native() {
 
 # up_to_date NAME HASH: whether step NAME was last finished with these inputs.
 up_to_date() { [[ $(cat "$cache/$1.stamp" 2>/dev/null) == "$2" ]]; }
-hash_of() { find "$@" -type f -not -name '*.pyc' -not -name '*.so' -print0 | sort -z |
+hash_of() { find "$@" -type f -not -name '*.pyc' -not -name '*.so' -print0 | LC_ALL=C sort -z |
   xargs -0 sha256sum | sha256sum; }
 
 packages=$(missing_packages)
