@@ -30,9 +30,9 @@ class HiTopK(MessageCommunication):
         between nodes  4 w (M-1) bytes, in one collective
 
     When not to use it: on one node (it is `Dense` then). Where density >= 1/M it sends more than
-    `Torus2D`; from about four nodes on `ShardedTopK` sends less. On slow processors, or fast networks,
-    the selection may take longer than it saves. On uneven nodes every worker counts as a node, as in
-    `TopKAllGather`.
+    `Torus2D`; from three nodes on `ShardedTopK` sends less, in two rounds. On slow processors, or
+    fast networks, the selection may take longer than it saves. On uneven nodes every worker counts as
+    a node, as in `TopKAllGather`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.

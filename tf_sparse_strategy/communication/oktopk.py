@@ -31,7 +31,7 @@ class OkTopK(SparseCommunication):
         u = t where |t| >= TH, to all; r_i <- a_i, but 0 where both c_i and u are not
 
     Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
-    u, entries are first dealt out evenly. Between nodes a worker sends 8 K (M-1)/M to 24 K (M-1)/M bytes,
+    u, entries are first dealt out evenly. Between nodes a worker sends 8 K (M-1)/M to 40 K (M-1)/M bytes,
     16 where the large entries spread evenly, in three collectives, in four where entries are dealt out;
     when thresholds are renewed it also gathers all sums, 4 bytes for each of up to M K, and the
     boundaries' means. Horovod's all-to-all decides itself in which order to send.

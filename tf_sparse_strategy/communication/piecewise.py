@@ -31,8 +31,8 @@ class Piecewise(Communication):
 
     Args:
       phases: (start, scheme) pairs, starts ascending from 0. All sparse schemes must keep their
-        residuals alike: per node (HiTopK, ShardedTopK, GTopK) or per worker (TopKAllGather).
-      unit: of the starts: "epoch", or "step", a step being one update of the weights.
+        residuals alike: per node (HiTopK, ShardedTopK, GTopK, OkTopK) or per worker (TopKAllGather).
+      unit: of the starts: "epoch", or "step", a step being one reduction of the gradients.
       flush: whether an exact phase begins by summing the residuals.
 
     Raises:

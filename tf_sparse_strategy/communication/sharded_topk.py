@@ -34,9 +34,10 @@ class ShardedTopK(MessageCommunication):
     together 16 K (M-1)/M bytes with K = density n, whatever the number of nodes (`HiTopK`: 8 K (M-1)).
     All messages have one size; there is no threshold that could drift.
 
-    When not to use it: on two or three nodes `HiTopK` sends no more, in one round instead of two, and
-    applies up to M times as many entries a step. Only K entries of the sum are applied here; and as each
-    block sends equally many, one that holds all large entries must wait. On one node it is `Dense`.
+    When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
+    up to M times as many entries a step, which may outweigh its bytes on three. Only K entries of the
+    sum are applied here; and as each block sends equally many, one that holds all large entries must
+    wait. On one node it is `Dense`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.

@@ -20,7 +20,8 @@ class TopKAllGather(HiTopK):
     (2K+1 with the defaults). The residuals take G times the memory of `HiTopK`'s.
 
     When not to use it: wherever several workers share a machine, or there are many of them: a link
-    carries P messages, not M/G. It is the simplest, and the least latency for few, small buckets.
+    carries P messages of density N entries, that of `HiTopK` M. It is the simplest, and the least
+    latency for few, small buckets.
 
     Args:
       density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
