@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterable
 from types import FrameType
 
-_PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
+_PACKAGE = str(pathlib.Path(__file__).absolute().parent.parent)  # as in the code's file names
 _TENSORFLOWS_CALLS = "tensorflow/python/eager/execute.py"
 _LIBRARIES = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
 
