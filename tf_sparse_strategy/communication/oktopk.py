@@ -146,12 +146,17 @@ class OkTopK(SparseCommunication):
         k = self.count(length)
         part = 8 * -(-k // holders)
         sums = cost_model.all_gather(topology, 4 * -(-k // self.threshold_period), model, share.group)
-        return (
-            cost_model.reduce_scatter(topology, 4 * length * share.shards, model, Group.LOCAL)
-            + cost_model.all_to_all(topology, part * holders, model, share.group)
+        between = (
+            cost_model.all_to_all(topology, part * holders, model, share.group)
             + sums
             + cost_model.all_gather(topology, 8, model)
             + cost_model.all_gather(topology, part, model, share.group)
+        )
+        if share.shards == 1:
+            return between
+        return (
+            cost_model.reduce_scatter(topology, 4 * length * share.shards, model, Group.LOCAL)
+            + between
             + cost_model.all_gather(topology, part * holders, model, Group.LOCAL)
         )
 
