@@ -135,6 +135,11 @@ class Memory(tf.train.experimental.PythonState):
                 }
         for plan in self._lists:
             self._fill(plan)
+        if self._collectives.topology.num_workers == 1 and self._restored:
+            logging.warning(
+                "One worker sums exactly and keeps no residual: what the workers of the checkpoint had not "
+                "sent yet is dropped."
+            )
 
     def _fill(self, plan: BucketPlan) -> None:
         """Gives the list's variables what was restored for it, or their initial values."""
