@@ -17,6 +17,8 @@ from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
+from tf_sparse_strategy.cluster.launch import serving
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORKER = ROOT / "tests" / "multiprocess" / "failure_worker.py"
 STARTING = 150  # seconds, on a busy machine
@@ -46,20 +48,6 @@ class Ended:
     output: str
 
 
-@contextlib.contextmanager
-def _rendezvous(slots):
-    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, verbose=0)
-    server.init(slots)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def run(workers: int, *arguments, present=None, within: float = 60.0, environment=None):
     """Runs failure_worker.py.
 
@@ -75,7 +63,8 @@ def run(workers: int, *arguments, present=None, within: float = 60.0, environmen
     """
     slots = get_host_assignments(parse_hosts(f"localhost:{workers}"), workers)
     command = [sys.executable, str(WORKER), *map(str, arguments)]
-    with _rendezvous(slots) as port, contextlib.ExitStack() as stack:
+    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, verbose=0)
+    with serving(server, slots) as port, contextlib.ExitStack() as stack:
         launcher = create_run_env_vars("127.0.0.1", ["lo"], port)
         common = {**ENVIRONMENT, **(environment or {}), **{k: str(v) for k, v in launcher.items()}}
         job = {}

@@ -53,6 +53,13 @@ def rendezvous(node: Node, slots: Sequence[SlotInfo]) -> Iterator[int]:
     server = node.within_network(
         lambda: RendezvousHTTPServer((node.address, 0), RendezvousHandler, verbose=0)
     )
+    with serving(server, slots) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def serving(server: RendezvousHTTPServer, slots: Sequence[SlotInfo]) -> Iterator[int]:
+    """Answers a rendezvous server's workers; gives its port."""
     server.init(slots)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

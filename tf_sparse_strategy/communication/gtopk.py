@@ -4,14 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
-from custom_ops import mstopk, mstopk_error_feedback
+from custom_ops import mstopk
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
-    keep_lost,
     take_out,
     unpack_and_add,
 )
-from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
@@ -68,14 +66,8 @@ class GTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        own = state.get(RESIDUAL)
+        message, kept = self._select(x, state)
         packing = self.packing(x.shape[0])
-        if own is None:
-            (values, indices), kept = mstopk(x, packing.k), None
-        else:
-            values, indices, kept, _ = mstopk_error_feedback(x, own, packing.k)
-            kept = keep_lost(kept, indices, packing.lost(values))
-        message = packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values))
         rounds = tree(share.holders)
         for moves in rounds:
             received = _move(message, moves, share, collectives)
@@ -84,14 +76,14 @@ class GTopK(MessageCommunication):
             total, finite = unpack_and_add(tf.concat([message, received], axis=0), packing, 2)
             values, indices = (part[tf.newaxis] for part in mstopk(total, packing.k))
             message = packing.pack(values, indices, finite)
-            if own is not None:
+            if kept is not None:
                 kept += take_out(total[tf.newaxis], indices, packing.lost(values))[0]
         for moves in reversed(rounds):
             received = _move(message, [move[::-1] for move in moves], share, collectives)
             if share.holder in dict(moves):
                 message = received
         summed, finite = self._spread(message, packing, 1, 0, share, collectives)
-        return summed, {} if own is None else {RESIDUAL: kept}, finite
+        return summed, {} if kept is None else {RESIDUAL: kept}, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         sent = 4 * self.packing(n).words

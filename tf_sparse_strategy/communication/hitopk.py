@@ -2,12 +2,8 @@
 
 import dataclasses
 
-import tensorflow as tf
-
-from custom_ops import mstopk, mstopk_error_feedback
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.messages import MessageCommunication, keep_lost
-from tf_sparse_strategy.communication.sparse import all_finite
+from tf_sparse_strategy.communication.messages import MessageCommunication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
@@ -47,21 +43,11 @@ class HiTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        own = state.get(RESIDUAL)
-        packing = self.packing(x.shape[0])
-        if own is None:
-            (values, indices), kept = mstopk(x, packing.k), None
-        else:
-            values, indices, kept, _ = mstopk_error_feedback(x, own, packing.k)
-            kept = keep_lost(kept, indices, packing.lost(values))
-        message = packing.pack(
-            values[tf.newaxis], indices[tf.newaxis], all_finite(values)
-        )
+        message, kept = self._select(x, state)
         messages = collectives.all_gather(message, share.group, purpose="gradients")
-        summed, finite = self._spread(
-            messages, packing, share.holders, 0, share, collectives
-        )
-        return summed, {} if own is None else {RESIDUAL: kept}, finite
+        packing = self.packing(x.shape[0])
+        summed, finite = self._spread(messages, packing, share.holders, 0, share, collectives)
+        return summed, {} if kept is None else {RESIDUAL: kept}, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         return cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)

@@ -5,12 +5,13 @@ import dataclasses
 
 import tensorflow as tf
 
+from custom_ops import mstopk, mstopk_error_feedback
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.packing import INDEX_CODINGS, WIRE_DTYPES, Packing
-from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.residual import Share
+from tf_sparse_strategy.residual import RESIDUAL, Share, State
 from tf_sparse_strategy.topology import Group, Topology
 
 
@@ -67,6 +68,16 @@ class MessageCommunication(SparseCommunication):
     def packing(self, n: int) -> Packing:
         """The message of K of `n` elements."""
         return Packing(n, self.count(n), self.wire_dtype, self.index_coding)
+
+    def _select(self, x: tf.Tensor, state: State) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """(message [1, words] of the K largest of `x` [n] plus residual, what then stays of it or None)."""
+        packing, own = self.packing(x.shape[0]), state.get(RESIDUAL)
+        if own is None:
+            (values, indices), kept = mstopk(x, packing.k), None
+        else:
+            values, indices, kept, _ = mstopk_error_feedback(x, own, packing.k)
+            kept = keep_lost(kept, indices, packing.lost(values))
+        return packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values)), kept
 
     def _spread(self, messages, packing, count, stride, share, collectives):
         """The sum of all shards, each added up message by message, in order.
