@@ -1,21 +1,41 @@
 """What Horovod's launcher tells a worker through the environment, and what we tell Horovod so."""
 
 import contextlib
+import fcntl
 import math
 import os
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Iterator
 
 _MESSAGE_LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 _NOTICE_SECONDS = 10
+_SIOCGIFADDR = 0x8915  # Linux: an interface's IPv4 address
 _LONGEST = 10**6  # seconds; Horovod has no word for no limit, and takes 30 s where it is told none
 
 
 def host_name() -> str:
     """The host this worker runs on, as the launcher calls it."""
     return os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+
+
+def interface_address(name: str) -> str:
+    """The IPv4 address of a network interface.
+
+    Raises:
+      OSError: there is no such interface, or it has none.
+    """
+    request = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        return socket.inet_ntoa(fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24])
+
+
+def own_address() -> str:
+    """The address at which Horovod's workers reach this one."""
+    interface = os.environ.get("HOROVOD_GLOO_IFACE")
+    return interface_address(interface) if interface else socket.gethostbyname(socket.gethostname())
 
 
 def set_message_limit(seconds: float) -> None:

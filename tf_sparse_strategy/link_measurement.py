@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import socket
 import statistics
 import time
@@ -13,6 +12,7 @@ import tensorflow as tf
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.cost_model import LinkModel
+from tf_sparse_strategy.launcher import own_address
 from tf_sparse_strategy.topology import Group
 
 MESSAGE = bytes(64)
@@ -110,7 +110,7 @@ def _alphas(collectives: Collectives) -> tuple[float, float]:
     topology = collectives.topology
     with socket.create_server(("", 0)) as server:
         server.settimeout(PATIENCE)
-        own = [int(part) for part in _own_address().split(".")] + [server.getsockname()[1]]
+        own = [int(part) for part in own_address().split(".")] + [server.getsockname()[1]]
         everyone = collectives.all_gather(tf.constant([own], tf.int32), purpose="links").numpy()
         alphas = []
         for client, host in (_pair_in_node(topology), _pair_of_nodes(topology)):
@@ -146,14 +146,6 @@ def _pair_of_nodes(topology) -> tuple[int | None, int | None]:
     if even + 1 == topology.num_nodes:
         return None, None
     return topology.nodes.index(even), topology.nodes.index(even + 1)
-
-
-def _own_address() -> str:
-    """The IPv4 address from which this worker reaches the launcher, and others reach this worker."""
-    launcher = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((launcher, 9))  # sends nothing: asks the routing table
-        return probe.getsockname()[0]
 
 
 def _answer(server: socket.socket) -> None:

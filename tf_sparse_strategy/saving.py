@@ -30,7 +30,6 @@ import contextlib
 import copy
 import hashlib
 import itertools
-import json
 import os
 import tempfile
 import time
@@ -42,7 +41,6 @@ import tensorflow as tf
 from tf_sparse_strategy import agreement
 from tf_sparse_strategy.hooking import extended_of, wrap
 
-_PATH_BYTES = 4096
 _MISSING = -1
 _Path = str | os.PathLike
 
@@ -104,53 +102,32 @@ def load_together(extended: Any, path: _Path | None, load: Callable[[str | None]
 
     Raises:
       FileNotFoundError: what rank 0 finds at its path is missing, or differs, on some worker.
-      RuntimeError: loading failed on another worker. What `load` raises here is raised as it is.
+      RuntimeError: loading failed on another worker, so that the workers' states now differ. What
+        `load` raises here is raised as it is.
     """
     path = _from_rank_0(extended, None if path is None else os.fspath(path))
     _require_same(extended, path)
-    try:
-        result, error = load(path), None
-    except Exception as caught:  # whatever it is, the others must hear of it before it goes on
-        result, error = None, caught
-    failed = extended.collectives.all_gather(tf.constant([error is not None]), purpose="loaded")
-    if error is not None:
-        raise error
-    if failed.numpy().any():
-        raise RuntimeError(
-            f"loading {path!r} succeeded on this worker and failed on {_ranks(failed.numpy())}, "
-            "whose log says why. The workers' states now differ: load again, or start anew."
-        )
-    return result
+    with agreement.together(extended.collectives):
+        return load(path)
 
 
-def _from_rank_0(extended, text: str | None) -> str | None:
-    sent = json.dumps(text).encode()
-    if len(sent) > _PATH_BYTES:
-        raise ValueError(
-            f"the path {text!r} is longer than {_PATH_BYTES} bytes; use a shorter one."
-        )
-    letters = tf.io.decode_raw(tf.constant(sent.ljust(_PATH_BYTES)), tf.uint8)
-    received = extended.collectives.broadcast(letters, purpose="path")
-    return json.loads(bytes(received.numpy()))
+def _from_rank_0(extended, path: str | None) -> str | None:
+    return agreement.gather(path, extended.collectives)[0]
 
 
 def _require_same(extended, path: str | None) -> None:
     with agreement.together(extended.collectives):  # a file that cannot be read fails on all
         own = _fingerprint(path)
-    found = extended.collectives.all_gather(tf.constant([own], tf.int64), purpose="file").numpy()
-    if (found == found[0]).all():
+    found = agreement.gather(own, extended.collectives)
+    missing = _MISSING in found
+    wrong = [str(r) for r, file in enumerate(found) if (file == _MISSING if missing else file != found[0])]
+    if not wrong:
         return
-    wrong = found == _MISSING if (found == _MISSING).any() else found != found[0]
-    problem = "is missing" if (found == _MISSING).any() else "is not the same as on worker 0"
+    problem = "is missing" if missing else "is not the same as on worker 0"
     raise FileNotFoundError(
-        f"{path!r} {problem} on {_ranks(wrong)} of {len(found)}. All workers load the file "
-        "that worker 0 saved: save it on a disk that all machines share, or copy it to the same "
-        "path on each."
+        f"{path!r} {problem} on worker(s) {', '.join(wrong)} of {len(found)}. All workers load the file "
+        "that worker 0 saved: save it on a disk that all machines share, or copy it to the same path on each."
     )
-
-
-def _ranks(mask) -> str:
-    return "worker(s) " + ", ".join(str(rank) for rank, true in enumerate(mask) if true)
 
 
 def _fingerprint(path: str | None) -> int:

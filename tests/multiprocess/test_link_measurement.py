@@ -46,7 +46,7 @@ def test_figures_are_those_of_a_machine(model):
 def test_workers_that_cannot_reach_each_other_fail_together(monkeypatch, comm, topology):
     if topology.num_workers == 1:
         pytest.skip("one worker pings nobody")
-    monkeypatch.setattr(link_measurement, "_own_address", lambda: "192.0.2.1")  # nobody's, by RFC 5737
+    monkeypatch.setattr(link_measurement, "own_address", lambda: "192.0.2.1")  # nobody's, by RFC 5737
     monkeypatch.setattr(link_measurement, "PATIENCE", 0.5)
     with pytest.raises(RuntimeError, match="cannot reach each other by TCP"):
         link_measurement.measure(comm)

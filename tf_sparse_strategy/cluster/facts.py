@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -12,10 +11,11 @@ import pathlib
 import platform
 import re
 import socket
-import struct
 import subprocess
 import sys
 from typing import Any
+
+from tf_sparse_strategy.launcher import interface_address
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _DISTRIBUTIONS = ("tensorflow", "keras", "tf_keras", "horovod", "numpy")
@@ -25,7 +25,6 @@ _SHARED = re.compile(
     r"GLOO_RENDEZVOUS_|LOG_|TIMELINE|STALL_)).*"
 )
 _PORTS_PER_WORKER = 16  # Gloo listens on three; the rest are for what the program itself opens
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR: the IPv4 address of an interface
 
 
 def collect() -> dict[str, Any]:
@@ -79,12 +78,9 @@ def is_own(address: str) -> bool:
 def interfaces() -> dict[str, str]:
     """IPv4 addresses of the network interfaces that have one."""
     found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                request = struct.pack("256s", name.encode())
-                reply = fcntl.ioctl(asked.fileno(), _GET_ADDRESS, request)
-                found[name] = socket.inet_ntoa(reply[20:24])
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):
+            found[name] = interface_address(name)
     return found
 
 

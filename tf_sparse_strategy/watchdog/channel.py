@@ -9,26 +9,15 @@ import contextlib
 import fcntl
 import hmac
 import json
-import os
 import selectors
 import socket
-import struct
 import termios
 import time
 
+from tf_sparse_strategy.launcher import own_address
+
 _CONNECT_SECONDS = 30
 _LONGEST_MESSAGE = 1 << 20
-_SIOCGIFADDR = 0x8915  # Linux: an interface's IPv4 address
-
-
-def own_address() -> str:
-    """The address at which Horovod's workers reach this one."""
-    interface = os.environ.get("HOROVOD_GLOO_IFACE")
-    if not interface:
-        return socket.gethostbyname(socket.gethostname())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("256s", interface.encode()[:15])
-        return socket.inet_ntoa(fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24])
 
 
 class _Peer:
