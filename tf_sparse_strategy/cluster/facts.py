@@ -24,6 +24,7 @@ _SHARED = re.compile(
     r"KERAS_BACKEND|TF_USE_LEGACY_KERAS|HOROVOD_(?!(RANK|SIZE|LOCAL_|CROSS_|HOSTNAME|GLOO_IFACE|"
     r"GLOO_RENDEZVOUS_|LOG_|TIMELINE|STALL_)).*"
 )
+_PROBE_SECONDS = 90  # importing both may take long from a network's disk
 _PORTS_PER_WORKER = 16  # Gloo listens on three; the rest are for what the program itself opens
 
 
@@ -102,15 +103,20 @@ def runtime() -> dict[str, Any]:
     """What Horovod's library says of itself, asked in a process that may crash."""
     paths = os.pathsep.join([str(_PACKAGE.parent), *filter(None, sys.path)])
     program = [sys.executable, "-m", "tf_sparse_strategy.cluster.runtime_probe"]
-    result = subprocess.run(
-        program,
-        env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode == 0:
-        return json.loads(result.stdout.splitlines()[-1])
+    try:
+        result = subprocess.run(
+            program,
+            env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PROBE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"importing TensorFlow and Horovod takes longer than {_PROBE_SECONDS} s"}
+    answers = [line for line in result.stdout.splitlines() if line.startswith("{")]
+    if result.returncode == 0 and answers:
+        return json.loads(answers[-1])
     last = result.stderr.strip().splitlines()[-1:]
     return {"error": " ".join(last) or f"exit code {result.returncode}"}
 

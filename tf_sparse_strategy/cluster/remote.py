@@ -63,8 +63,14 @@ class Patients:
 
     def __init__(self, hosts: list[Host]):
         self._hosts = hosts
-        self._processes = [_start(rank, host) for rank, host in enumerate(hosts)]
+        self._processes = []
         self.errors: dict[str, str] = {}  # by host: why it did not answer
+        try:
+            for rank, host in enumerate(hosts):
+                self._processes.append(_start(rank, host))
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Patients:
         return self
