@@ -4,13 +4,24 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tf_sparse_strategy import callbacks, communication
+    from tf_sparse_strategy import callbacks, communication, layers, optimizers
+    from tf_sparse_strategy.embedding.conversion import shard_embeddings
     from tf_sparse_strategy.strategy import SparseStrategy
 
 __version__ = "0.1.0"
-__all__ = ["SparseStrategy", "callbacks", "communication"]
+__all__ = [
+    "SparseStrategy",
+    "callbacks",
+    "communication",
+    "layers",
+    "optimizers",
+    "shard_embeddings",
+]
 
-_HOMES = {"SparseStrategy": "tf_sparse_strategy.strategy"}
+_HOMES = {
+    "SparseStrategy": "tf_sparse_strategy.strategy",
+    "shard_embeddings": "tf_sparse_strategy.embedding.conversion",
+}
 
 
 # On first use: `tss --help` must not wait for TensorFlow's import.

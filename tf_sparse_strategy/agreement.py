@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.embedding.slices import whole_shape
 
 _SHOWN = 5  # differences
 _SAME_MODEL = "Build the same model, in the same order, on all workers."
@@ -119,7 +120,7 @@ class SameVariables:
         mine = tuple(
             _described(
                 variable.name,
-                tuple(variable.shape),
+                whole_shape(variable),
                 tf.as_dtype(variable.dtype).name,
                 "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense",
             )

@@ -34,12 +34,14 @@ from tensorflow.python.eager import context, record
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.trackable import base as trackable
+from tensorflow.python.training.saving import saveable_object
 
 from tf_sparse_strategy import agreement, keras_hooks
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradients import GradientReducer, coalesced
 from tf_sparse_strategy.metrics import StepCounter
 from tf_sparse_strategy.sharding_policy import Sharding
@@ -80,6 +82,11 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
 _VARIABLE_CLASSES = {
     **distribute_utils.VARIABLE_CLASS_MAPPING,
     tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
+}
+_SLICE_CLASSES = {
+    tf.VariableSynchronization.ON_WRITE: slices.variable_class(
+        values.MirroredVariable, saveable_object.SaveSpec
+    )
 }
 
 
@@ -123,6 +130,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self.collectives = collectives
         self.gradients = GradientReducer(communication, collectives, bucket_bytes)
         self.gradients.memory.distribute_strategy = container_strategy
+        self.slices = slices.Slices(collectives, self.masked)
         self.steps = StepCounter()
         self._same_variables = agreement.SameVariables(collectives)
         topology = collectives.topology
@@ -214,28 +222,32 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return from_rank_0
 
     def _create_variable(self, next_creator, **kwargs):
-        kwargs.pop("colocate_with", None)  # there is one device
-        statistic = keras_hooks.is_layer_statistic(kwargs)
+        # There is one device; but a slot beside a slice of a table is a slice as well.
+        partition = self.slices.partition_beside(kwargs.pop("colocate_with", None))
+        statistic = partition is None and keras_hooks.is_layer_statistic(kwargs)
         if statistic:
             kwargs["synchronization"] = tf.VariableSynchronization.ON_WRITE
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
 
         def create(**kwargs):
             device = self._devices[0]
-            kwargs["initial_value"] = self._get_variable_creator_initial_value(
-                replica_id=0, device=device, primary_var=None, **kwargs
-            )
+            if partition is None:
+                kwargs["initial_value"] = self._get_variable_creator_initial_value(
+                    replica_id=0, device=device, primary_var=None, **kwargs
+                )
             with ops.device(device), record.stop_recording():
                 return [next_creator(**kwargs)]
 
         variable = distribute_utils.create_mirrored_variable(
             self._container_strategy(),
             create,
-            _VARIABLE_CLASSES,
+            _VARIABLE_CLASSES if partition is None else _SLICE_CLASSES,
             distribute_utils.VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
         variable._weighs_rows = statistic  # read in _reduce_to
+        if partition is not None:
+            self.slices.add(variable, partition)
         return variable
 
     # ---- running --------------------------------------------------------------------------------
@@ -303,11 +315,13 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
             self._same_variables.check(pairs)
         if self.batch is not None:
-            pairs = [(self._counted_gradient(gradient), to) for gradient, to in pairs]
+            pairs = [(self._counted_gradient(gradient, to), to) for gradient, to in pairs]
         return self.gradients.reduce(pairs)
 
-    def _counted_gradient(self, gradient):
+    def _counted_gradient(self, gradient, variable):
         """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
+        if slices.of(variable) is not None:
+            return gradient  # of all workers' rows: each masked its own
         counts = self.batch.rows > 0
         if isinstance(gradient, tf.IndexedSlices):
             values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))

@@ -5,6 +5,7 @@ import tensorflow as tf
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
 from tf_sparse_strategy.residual import State, commit
 
@@ -14,7 +15,8 @@ class GradientReducer:
 
     Dense gradients travel in buckets through `communication`, which may remember something of each
     bucket: `memory`. `tf.IndexedSlices` are sparse already and lose nothing: indices and values of all
-    workers are gathered one after the other.
+    workers are gathered one after the other. Gradients of slices (embedding/slices.py) are sums over the
+    workers as they come; only the rows of one id are added up.
 
     What schemes remember is written once all buckets of a list are reduced, and only if all of it, and
     all gathered slices, are finite: a step that loss scaling will skip changes no residual.
@@ -38,15 +40,19 @@ class GradientReducer:
         Raises:
           ValueError: a dense gradient has no static shape.
         """
-        if self._collectives.topology.num_workers == 1:
-            return [gradient for gradient, _ in pairs]
         reduced = [None] * len(pairs)
         dense = []
         for position, (gradient, variable) in enumerate(pairs):
-            if isinstance(gradient, tf.IndexedSlices):
+            if slices.of(variable) is not None:
+                reduced[position] = coalesced(gradient)
+            elif self._collectives.topology.num_workers == 1:
+                reduced[position] = gradient
+            elif isinstance(gradient, tf.IndexedSlices):
                 reduced[position] = self.reduce_sparse(gradient)
             else:
                 dense.append((position, tf.convert_to_tensor(gradient), variable))
+        if self._collectives.topology.num_workers == 1:
+            return reduced
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
         states = self.memory.of(plan)
         for bucket, state in zip(plan.buckets, states, strict=True):
@@ -55,12 +61,21 @@ class GradientReducer:
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
         if any(state.staged for state in states):
-            exact = [g.values for g in reduced if isinstance(g, tf.IndexedSlices)]
+            held = [slices.of(variable) is not None for _, variable in pairs]
+            exact = [
+                g.values
+                for g, is_held in zip(reduced, held, strict=True)
+                if isinstance(g, tf.IndexedSlices) and not is_held
+            ]
             for bucket, state in zip(plan.buckets, states, strict=True):
                 if not state.staged:  # summed exactly, without a verdict of its own
                     exact += [reduced[dense[p][0]] for p in bucket.positions]
-            finite = [tf.math.is_finite(g) for g in exact if g.dtype.is_floating]
-            commit(states, [tf.reduce_all(f) for f in finite])
+            finite = _all_finite(exact)
+            if any(held):  # each worker sees its columns only
+                here = _all_finite([_values(g) for g, h in zip(reduced, held, strict=True) if h])
+                agreed = self._collectives.all_reduce(tf.reduce_all(here), op="min", purpose="finite")
+                finite.append(agreed)
+            commit(states, finite)
         return reduced
 
     def reduce_sparse(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -85,14 +100,23 @@ class GradientReducer:
 def coalesced(gradient):
     """`tf.IndexedSlices` with the rows of one index added up, fewer bytes to send; else `gradient`.
 
-    Only for optimizers that do so themselves: those of Keras 3 do not, and Adam, whose update is not
-    linear, then differs from what one process computes from the same rows.
+    Not for a variable that all workers hold, under an optimizer that does not do so itself: those of Keras 3
+    do not, and Adam, whose update is not linear, then differs from what one process computes from the same
+    rows.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     indices, place = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def _values(gradient) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _all_finite(tensors) -> list[tf.Tensor]:
+    return [tf.reduce_all(tf.math.is_finite(x)) for x in tensors if x.dtype.is_floating]
 
 
 def _spec(gradient: tf.Tensor, variable: tf.Variable) -> TensorSpec:

@@ -17,6 +17,7 @@ current strategy; under any other it calls the original.
 | CallbackList.on_epoch_begin                 | communication may change by epochs   | says which one begins |
 """
 
+import functools
 import itertools
 import sys
 import warnings
@@ -25,6 +26,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_sparse_strategy import keras_saving
+from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.hooking import extended_of, wrap
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
@@ -110,8 +112,17 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     grads_and_vars = list(grads_and_vars)
     present = [(g, v) for g, v in grads_and_vars if g is not None]
     reduced = extended.reduce_gradients(present)
-    clipped = iter(type(optimizer)._clip_gradients.__wrapped__(optimizer, reduced))
+    clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
     return [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+
+
+def _clip_sums(optimizer, gradients, variables):
+    clip = functools.partial(type(optimizer)._clip_gradients.__wrapped__, optimizer)
+    table = next((held for held in map(slices.of, variables) if held is not None), None)
+    if table is None or table.partition.workers == 1:
+        return clip(gradients)
+    separable.require_elementwise(optimizer, table)
+    return clipping.clip(optimizer, gradients, variables, clip_whole=clip)
 
 
 def _clip_later(original, optimizer, grads):

@@ -27,6 +27,7 @@ import tempfile
 import tensorflow as tf
 
 from tf_sparse_strategy import saving
+from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import wrap
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
@@ -36,15 +37,24 @@ def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
     import keras
     from keras.src import callbacks
+    from keras.src.layers.layer import Layer
     from keras.src.legacy.saving import legacy_h5_format
     from keras.src.models.model import Model
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.saving import saving_api, saving_lib
+    from keras.src.utils import summary_utils
 
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
-    wrap(legacy_h5_format, "save_model_to_hdf5", _save_by_chief)
-    wrap(Model, "export", _save_by_chief)
+    wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
+    wrap(Model, "export", _save_whole_model_by_chief)
     _wrap_loads(saving_api, (keras.saving, keras.models))
+
+    wrap(Layer, "get_weights", tables.get_weights)
+    wrap(Layer, "set_weights", tables.set_weights)
+    wrap(summary_utils, "count_params", tables.count_params)
+    wrap(BaseOptimizer, "save_own_variables", tables.save_own_variables)
+    wrap(BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
     wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
     wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
@@ -111,9 +121,19 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
         return original(model, filepath, *args, **kwargs)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)
+        tables.send_tables(model)
         return None
-    with extended.alone(), saving.whole_file(filepath) as target:
+    with extended.alone(), saving.whole_file(filepath) as target, tables.saving_tables(model):
         return original(model, target, *args, **kwargs)
+
+
+def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):
+    if tables.of_model(model) is not None:
+        raise NotImplementedError(
+            "a model with sharded tables cannot be exported or written as legacy .h5 by several workers. "
+            "Save it as .keras or .weights.h5, load that with one worker, and export there."
+        )
+    return _save_by_chief(original, model, filepath, *args, **kwargs)
 
 
 def _leave_to_the_chief(path) -> None:
@@ -161,11 +181,14 @@ def _keep_best(original, callback, epoch, batch, logs):
     due = callback._should_save_model(epoch, batch, logs, path)
     if due:
         _leave_to_the_chief(path)
+        tables.send_tables(callback.model)
     return due
 
 
 def _back_up(original, callback):
-    if not _is_follower(callback.model):
+    if _is_follower(callback.model):
+        tables.send_tables(callback.model)
+    else:
         original(callback)
     extended = _extended_of(callback.model)
     if extended is not None and extended.gradients.memory.has_content:

@@ -43,7 +43,12 @@ LAYERS = (
         "tf_sparse_strategy.watchdog",
     ),
     ("tf_sparse_strategy.extended",),
-    ("tf_sparse_strategy.callbacks", "tf_sparse_strategy.strategy"),
+    (
+        "tf_sparse_strategy.callbacks",
+        "tf_sparse_strategy.layers",
+        "tf_sparse_strategy.optimizers",
+        "tf_sparse_strategy.strategy",
+    ),
     ("tf_sparse_strategy", "tf_sparse_strategy.cli"),
     ("benchmarks", "examples"),
 )

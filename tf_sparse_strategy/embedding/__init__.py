@@ -1,0 +1,1 @@
+"""Embedding tables divided by columns over the workers: docs/embedding.md."""

@@ -1,0 +1,71 @@
+"""Clipping summed gradients, some of which are of slices, by norms of what all workers hold."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.embedding import slices
+
+
+def clip(
+    optimizer: Any, gradients: Sequence, variables: Sequence, clip_whole: Callable[[list], list]
+) -> list:
+    """`gradients`, clipped as `optimizer` is set to, as one process with whole tables would.
+
+    Args:
+      optimizer: has clipnorm, global_clipnorm and clipvalue; the first that is set counts.
+      gradients: summed over the workers; of slices, each id once.
+      variables: of the gradients; at least one is a slice.
+      clip_whole: the optimizer's own way, for the others.
+    """
+    held = [slices.of(variable) for variable in variables]
+    table = next(h for h in held if h is not None)
+    of_slices = [g for g, h in zip(gradients, held, strict=True) if h is not None]
+    whole = [g for g, h in zip(gradients, held, strict=True) if h is None]
+    if optimizer.clipnorm:
+        norms = _norms(of_slices, table)
+        of_slices = [
+            _scaled(g, tf.cast(optimizer.clipnorm / tf.maximum(norm, optimizer.clipnorm), _dtype(g)))
+            for g, norm in zip(of_slices, norms, strict=True)
+        ]
+        whole = clip_whole(whole)
+    elif optimizer.global_clipnorm:
+        squares = [tf.reduce_sum(tf.square(_values(g))) for g in whole]
+        squares += [tf.square(norm) for norm in _norms(of_slices, table)]
+        norm = tf.sqrt(tf.add_n([tf.cast(square, tf.float32) for square in squares]))
+        factor = optimizer.global_clipnorm * tf.minimum(1.0 / norm, 1.0 / optimizer.global_clipnorm)
+        factor += norm - norm  # NaN if the norm is not finite, as in Keras
+        of_slices = [_scaled(g, tf.cast(factor, _dtype(g))) for g in of_slices]
+        whole = [_scaled(g, tf.cast(factor, _dtype(g))) for g in whole]
+    elif optimizer.clipvalue:
+        limit = optimizer.clipvalue
+        of_slices = [_mapped(g, lambda x: tf.clip_by_value(x, -limit, limit)) for g in of_slices]
+        whole = clip_whole(whole)
+    order = iter(whole), iter(of_slices)
+    return [next(order[h is not None]) for h in held]
+
+
+def _norms(gradients, table) -> list[tf.Tensor]:
+    """The norms of whole tables' gradients, float32, by one all-reduce."""
+    squares = [tf.reduce_sum(tf.square(tf.cast(_values(g), tf.float32))) for g in gradients]
+    summed = table.slices.collectives.all_reduce(tf.stack(squares), purpose="table_norms")
+    return tf.unstack(tf.sqrt(summed), num=len(gradients))
+
+
+def _values(gradient):
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _dtype(gradient):
+    return _values(gradient).dtype
+
+
+def _mapped(gradient, function):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return function(gradient)
+
+
+def _scaled(gradient, factor):
+    return _mapped(gradient, lambda x: x * factor)

@@ -1,0 +1,89 @@
+"""From a model with Embedding layers to the same model with sharded tables where that pays."""
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from tf_sparse_strategy.cost_model import LinkModel
+from tf_sparse_strategy.embedding import placement as placements
+from tf_sparse_strategy.embedding import separable
+from tf_sparse_strategy.embedding.layer import ShardedEmbedding
+from tf_sparse_strategy.hooking import extended_of
+
+
+def shard_embeddings(
+    model: keras.Model,
+    min_rows: int = 10_000,
+    placement: str = "auto",
+    ids_per_step: int | None = None,
+    links: LinkModel = placements.BY_BYTES,
+) -> keras.Model:
+    """A copy of `model` whose large Embedding layers are `ShardedEmbedding`s, with the same weights.
+
+    Call it under `strategy.scope()`, on all workers, before `compile`. What is decided for each table, and
+    why, is logged. Layers of other classes, also of subclasses of Embedding, stay as they are: they may use
+    the table in other ways, e.g. tie it to an output layer.
+
+    Args:
+      model: functional or sequential. For a model of one's own class, make the layers
+        `tss.layers.ShardedEmbedding` where it makes them; so too for tables that do not fit on one worker.
+      min_rows: tables with fewer rows stay whole.
+      placement: "auto", by `min_rows` and by cost, or "columns", for all tables that can be divided.
+      ids_per_step: distinct ids of one worker in a step, for the costs; None, the default, leaves them out.
+      links: the measured links, for the costs; by default only bytes count.
+
+    Returns:
+      A new model, not compiled.
+
+    Raises:
+      ValueError: an argument is not one of those, or there is no `SparseStrategy` in scope.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> with tss.SparseStrategy().scope():
+      ...     words = keras.Input([5], dtype="int32")
+      ...     model = keras.Model(words, keras.layers.Embedding(50_000, 8)(words))
+      ...     model = tss.shard_embeddings(model)
+      >>> type(model.layers[1]) is tss.layers.ShardedEmbedding
+      True
+    """
+    if placement not in ("auto", "columns"):
+        raise ValueError(f"placement={placement!r} is not 'auto' or 'columns'.")
+    extended = extended_of(tf.distribute.get_strategy())
+    if extended is None:
+        raise ValueError("shard_embeddings works under `with strategy.scope():` of a SparseStrategy.")
+    if not isinstance(model, keras.Sequential) and not hasattr(model, "operations"):
+        raise ValueError(
+            f"the model {model.name!r} is of a class of its own, which cannot be copied layer by layer; make "
+            "its layers tss.layers.ShardedEmbedding instead of keras.layers.Embedding."
+        )
+    topology = extended.collectives.topology
+
+    def convert(layer):
+        if type(layer) is not keras.layers.Embedding:
+            return type(layer).from_config(layer.get_config())
+        reason = _obstacle(layer)
+        if reason is None and placement == "auto":
+            itemsize = tf.as_dtype(layer.variable_dtype).size
+            table = placements.Table(layer.input_dim, layer.output_dim, itemsize)
+            reason = placements.reason_to_keep_whole(table, topology, min_rows, ids_per_step, links)
+        shape = f"table of {layer.name!r} [{layer.input_dim}, {layer.output_dim}]"
+        if reason is not None:
+            logging.info("shard_embeddings: the %s stays whole: %s", shape, reason)
+            return keras.layers.Embedding.from_config(layer.get_config())
+        logging.info("shard_embeddings: the %s is divided by columns", shape)
+        return ShardedEmbedding.from_config(layer.get_config())
+
+    copy = keras.models.clone_model(model, clone_function=convert)
+    if model.built:
+        copy.set_weights(model.get_weights())
+    return copy
+
+
+def _obstacle(layer) -> str | None:
+    """Why the table of `layer` cannot be divided; None if it can."""
+    if layer.lora_rank or layer.lora_enabled or layer.quantization_mode:
+        return "it is adapted by LoRA or quantized"
+    return separable.refused_regularizer(
+        layer.embeddings_regularizer
+    ) or separable.refused_constraint(layer.embeddings_constraint)

@@ -1,0 +1,210 @@
+"""ShardedEmbedding: Keras 3's Embedding whose table is divided by columns over the workers."""
+
+import keras
+import tensorflow as tf
+
+from tf_sparse_strategy.embedding import inputs as input_kinds
+from tf_sparse_strategy.embedding import separable, slices
+from tf_sparse_strategy.embedding.combiner import COMBINERS
+from tf_sparse_strategy.embedding.lookup import Request, lookup
+from tf_sparse_strategy.embedding.partition import ColumnPartition
+from tf_sparse_strategy.hooking import extended_of
+
+_DEFAULTS = {"combiner": None, "wire_dtype": None, "ids_out_of_range": "error"}
+_WIRE_DTYPES = (None, "float16", "bfloat16", "float32")
+
+
+@keras.saving.register_keras_serializable(package="tf_sparse_strategy", name="ShardedEmbedding")
+class ShardedEmbedding(keras.layers.Embedding):
+    """Keras's Embedding, for tables too large to be on every worker or to be reduced in every step.
+
+    Under a `SparseStrategy` of P workers each holds D/P columns of the table [L, D] and of its slots. In a
+    step with u distinct ids per worker and s bytes per element it sends
+
+        2 (P-1)/P u D s + 4 (P-1) (u + 1) bytes
+
+    for the rows and for their gradients; the table is never reduced. Initial values, results, files and
+    checkpoints are those of the whole table, whatever P is; with one worker, or without the strategy, it is
+    an ordinary Embedding. It does not pay for tables with fewer rows than a step has ids, nor for rows so
+    short that their ids weigh as much: `tss.shard_embeddings` leaves those whole.
+
+    All workers must call it together, and so what reads or saves the table: see docs/embedding.md.
+
+    Args:
+      input_dim: L, number of rows.
+      output_dim: D, number of columns.
+      embeddings_initializer: draws the whole table.
+      embeddings_regularizer: a sum over elements: "l1", "l2", L1L2.
+      embeddings_constraint: acts on elements or columns: NonNeg, or a norm over axis 0.
+      mask_zero: whether id 0 is padding, for layers that support masks.
+      weights: initial table.
+      combiner: "sum", "mean" or "sqrtn" makes one row of the ids along the last dimension (which may be
+        ragged or sparse), weighted by `call`'s `weights`; None, the default, keeps each.
+      wire_dtype: "float16" or "bfloat16" halve the bytes and round rows and gradients; sums are still
+        in float32. By default rows travel in the layer's compute dtype and gradients in float32.
+      ids_out_of_range: "error", or "clip" to take the nearest row. Negative ids count from the end.
+      **kwargs: of `keras.layers.Layer`.
+
+    Raises:
+      ValueError: an argument is none of those, or cannot be had on slices of the table.
+
+    Example:
+      >>> layer = ShardedEmbedding(1000, 8, combiner="mean")
+      >>> layer(tf.ragged.constant([[1, 5], [7]])).shape
+      TensorShape([2, 8])
+
+    Source: EmbRace (Li et al., ICPP 2022), section 4.1.
+    """
+
+    def __init__(
+        self,
+        input_dim,
+        output_dim,
+        *args,
+        combiner=None,
+        wire_dtype=None,
+        ids_out_of_range="error",
+        **kwargs,
+    ):
+        for name, value, allowed in (
+            ("combiner", combiner, (None, *COMBINERS)),
+            ("wire_dtype", wire_dtype, _WIRE_DTYPES),
+            ("ids_out_of_range", ids_out_of_range, ("error", "clip")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {allowed}.")
+        self._options = {
+            "combiner": combiner,
+            "wire_dtype": wire_dtype,
+            "ids_out_of_range": ids_out_of_range,
+        }
+        super().__init__(input_dim, output_dim, *args, **kwargs)
+        self.supports_jit = False  # XLA has no all-to-all of Horovod's
+        if combiner and self.mask_zero:
+            raise ValueError("mask_zero=True with a combiner: no ids are left to be masked; drop one.")
+
+    def build(self, input_shape=None):
+        """Makes this worker's columns of the table. Collective."""
+        extended = extended_of(tf.distribute.get_strategy())
+        if self.built or extended is None:
+            return super().build(input_shape)
+        self._refuse("lora_rank" if self.lora_rank else None)
+        self._refuse("quantization" if self.quantization_mode else None)
+        self._refuse(separable.refused_regularizer(self.embeddings_regularizer))
+        self._refuse(separable.refused_constraint(self.embeddings_constraint))
+        workers = extended.collectives.topology.num_workers
+        partition = ColumnPartition(self.input_dim, self.output_dim, workers)
+
+        def scattered(shape, dtype=None):
+            del shape  # of the slice
+            return extended.slices.scatter(
+                lambda: self.embeddings_initializer(partition.shape, dtype=dtype), partition, dtype
+            )
+
+        penalty = self.embeddings_regularizer
+        with extended.slices.making(partition):
+            self._embeddings = self.add_weight(
+                shape=(partition.rows, partition.widths[extended.slices.rank]),
+                initializer=scattered,
+                name="embeddings",
+                regularizer=penalty and _SummedPenalty(penalty, extended.collectives),
+                constraint=self.embeddings_constraint,
+                aggregation="none",
+            )
+        self.built = True
+        return None
+
+    def _refuse(self, reason):
+        if reason is not None:
+            raise ValueError(
+                f"the table of {self.name!r} cannot be sharded: {reason}. Use keras.layers.Embedding there."
+            )
+
+    @property
+    def embeddings(self):
+        """The table, where one worker holds it all.
+
+        Raises:
+          AttributeError: the table is divided; a worker has no whole table to compute with.
+        """
+        held = slices.of(self._embeddings) if self.built else None
+        if held is not None and held.partition.workers > 1:
+            raise AttributeError(
+                f"`embeddings` of {self.name!r}: its columns are on {held.partition.workers} workers. "
+                "`get_weights()` on all workers gathers them; to compute with the table, e.g. to tie it to "
+                "an output layer, use keras.layers.Embedding."
+            )
+        return super().embeddings
+
+    def call(self, inputs, weights=None):
+        """Rows of `inputs`, combined if so wanted; collective."""
+        if not inputs.dtype.is_integer:
+            inputs = tf.cast(inputs, tf.int32)
+        ids, restore = input_kinds.flatten(inputs, weights, self._options["combiner"])
+        wire = self._options["wire_dtype"]
+        [rows] = lookup(
+            [
+                Request(
+                    name=self.name,
+                    table=self._embeddings,
+                    ids=ids,
+                    dtype=tf.as_dtype(self.compute_dtype),
+                    wire_dtype=wire and tf.as_dtype(wire),
+                    clip=self._options["ids_out_of_range"] == "clip",
+                )
+            ]
+        )
+        return restore(rows)
+
+    def compute_output_shape(self, input_shape, weights_shape=None):
+        """[..., D], without the last dimension of the ids if they are combined."""
+        kept = input_shape[:-1] if self._options["combiner"] else input_shape
+        return (*kept, self.output_dim)
+
+    def compute_output_spec(self, inputs, weights=None):
+        """What `call` returns, for inputs without values."""
+        shape = self.compute_output_shape(inputs.shape)
+        ragged = getattr(inputs, "ragged", False) and not self._options["combiner"]
+        return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
+
+    def get_config(self):
+        """The arguments of the constructor; those of Keras's Embedding alone where these suffice."""
+        changed = {k: v for k, v in self._options.items() if v != _DEFAULTS[k]}
+        return {**super().get_config(), **changed}
+
+    def save_own_variables(self, store):
+        """Writes the whole table, as Embedding does."""
+        held = slices.of(self._embeddings)
+        if held is None:
+            super().save_own_variables(store)
+        else:
+            store["0"] = held.slices.whole(held)
+
+    def load_own_variables(self, store):
+        """Takes this worker's columns of the whole table."""
+        self._check_load_own_variables(store)
+        self._embeddings.assign(slices.own(self._embeddings, store["0"]))
+
+
+# Keras names the groups of a file by class: so a file of either class loads into the other.
+ShardedEmbedding.__name__ = "Embedding"
+
+
+class _SummedPenalty:
+    """A regularizer's penalty on the whole table: the sum of those on slices, on all workers."""
+
+    def __init__(self, regularizer, collectives):
+        self._regularizer = regularizer
+        self._collectives = collectives
+
+    def __call__(self, table):
+        @tf.custom_gradient
+        def summed(penalty):
+            def gradient(of_sum, variables=None):
+                # Each worker's loss has its share of the penalty; together they have all of it.
+                of_own = self._collectives.all_reduce(of_sum, purpose="table_penalty_gradient")
+                return of_own if variables is None else (of_own, [None] * len(variables))
+
+            return self._collectives.all_reduce(penalty, purpose="table_penalty"), gradient
+
+        return summed(self._regularizer(table))

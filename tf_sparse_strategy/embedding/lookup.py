@@ -1,0 +1,202 @@
+"""Looking up rows of tables divided by columns: ids to all, rows back by one all-to-all.
+
+With u_r distinct ids on worker r, their columns come from all workers, and the gradient of the rows goes the
+same way back:
+
+    forward   rows_r = [T_0[ids_r] | … | T_{P-1}[ids_r]]          all-to-all, u_r D elements received
+    backward  dT_q   = sum_r scatter(ids_r, drows_r[columns of q]) all-to-all, u_r D elements sent
+
+Every worker learns all ids (int32) and gathers its columns for all; gradients of repeated ids are added up
+before they travel, in the table's dtype. Bytes sent by a worker, with u ids on each and s bytes per element:
+
+    2 (P-1)/P u D s + 4 (P-1) (u + 1)
+
+The other way, all-gathering the gradient's rows, costs (P-1) u (D s + 4): more from P = 3 on, and every
+worker keeps the whole table and its slots.
+
+Source: EmbRace (Li et al., ICPP 2022), section 4.1.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.embedding import slices
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Rows wanted of one table.
+
+    Args:
+      name: the table's, for errors.
+      table: the variable, a slice or whole.
+      ids: integers [n], negative ones counting from the end.
+      dtype: of the result.
+      wire_dtype: rows and their gradients travel in it; None for `dtype` forward and the table's backward.
+      clip: whether ids out of range mean the nearest row; else they are an error.
+    """
+
+    name: str
+    table: Any
+    ids: tf.Tensor
+    dtype: tf.DType
+    wire_dtype: tf.DType | None = None
+    clip: bool = False
+
+
+def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
+    """Rows [n, D] for each request, together in one exchange. Collective when tables are slices.
+
+    Raises:
+      tf.errors.InvalidArgumentError: an id is out of range, on all workers.
+    """
+    distinct = [_distinct(request) for request in requests]
+    held = slices.of(requests[0].table)
+    if held is None or held.partition.workers == 1:
+        return [
+            _from_whole(request, ids, place)
+            for request, (ids, place) in zip(requests, distinct, strict=True)
+        ]
+    return _Exchange(requests, distinct, held.slices).rows()
+
+
+def _distinct(request: Request) -> tuple[tf.Tensor, tf.Tensor]:
+    """(the distinct ids as int32, for each given id its place among them)."""
+    rows = slices.whole_shape(request.table)[0]
+    ids = tf.where(request.ids < 0, request.ids + tf.cast(rows, request.ids.dtype), request.ids)
+    if request.clip:
+        ids = tf.clip_by_value(ids, 0, tf.cast(rows - 1, ids.dtype))
+    ids, place = tf.unique(tf.saturate_cast(ids, tf.int32))
+    return ids, place
+
+
+def _checked(request: Request, ids: tf.Tensor, ranks: tf.Tensor) -> tf.Tensor:
+    """`ids`, after an assertion that they are rows; `ranks` says whose each is."""
+    rows = slices.whole_shape(request.table)[0]
+    wrong = tf.where((ids < 0) | (ids >= rows))[:1, 0]
+    first = tf.gather(ids, wrong)
+    given = tf.where(first < 0, first - rows, first)  # as it was before it counted from the end
+    text = f"{request.name!r} has rows 0 to {rows - 1}; ids_out_of_range='clip' takes the nearest. Got id"
+    facts = [text, given, "on rank", tf.gather(ranks, wrong)]
+    check = tf.debugging.Assert(tf.size(wrong) == 0, facts)
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(ids)
+
+
+def _from_whole(request: Request, ids: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    held = slices.of(request.table)
+    table = request.table if held is None else held.values[0]
+    rows = tf.gather(table, _checked(request, ids, tf.zeros_like(ids)))
+    if request.wire_dtype is not None:  # one worker rounds as several do
+        rows = tf.cast(tf.cast(rows, request.wire_dtype), rows.dtype)
+    # Cast last, so that the gradients of a repeated id are added up in the table's dtype.
+    return tf.cast(tf.gather(rows, place), request.dtype)
+
+
+class _Exchange:
+    """One lookup in tables of one strategy. Indices: q worker, t table; r is this worker."""
+
+    def __init__(self, requests, distinct, all_slices):
+        self.requests = requests
+        self.places = [place for _, place in distinct]
+        self.mine = [tf.size(ids) for ids, _ in distinct]  # u_t
+        self.slices = all_slices
+        self.workers = range(all_slices.collectives.topology.num_workers)
+        self.tables = range(len(requests))
+        self.widths = [slices.of(request.table).partition.widths for request in requests]  # [t][q]
+        self.ids, self.counts = self._ids_of_all([ids for ids, _ in distinct])
+
+    def _ids_of_all(self, ids):
+        """(ids of all workers, rank by rank, for each table; how many of table t come from q: [q][t])."""
+        message = tf.concat([tf.stack(self.mine), *ids], axis=0)
+        # An all-gather that tells how much came from whom: an all-to-all of copies.
+        copies = tf.tile(message, [len(self.workers)])
+        splits = tf.fill([len(self.workers)], tf.size(message))
+        received, sizes = self.slices.collectives.all_to_all(copies, splits, purpose="embedding_ids")
+        starts = tf.cumsum(sizes, exclusive=True)
+        counts = tf.gather(received, starts[:, tf.newaxis] + tf.range(len(ids))[tf.newaxis])
+        header = tf.fill([len(self.workers), 1], len(ids))
+        lengths = tf.reshape(tf.concat([header, counts], axis=1), [-1])
+        runs = tf.split(received, lengths, num=len(self.workers) * (len(ids) + 1))
+        by_table = [tf.concat(runs[1 + t :: len(ids) + 1], axis=0) for t in range(len(ids))]
+        counts = [tf.unstack(row, num=len(ids)) for row in tf.unstack(counts, num=len(self.workers))]
+        return by_table, counts
+
+    def rows(self):
+        gathered = []
+        for t, request in enumerate(self.requests):
+            ranks = tf.repeat(tf.range(len(self.workers)), [row[t] for row in self.counts])
+            ids = _checked(request, self.ids[t], ranks)
+            gathered.append(tf.gather(slices.of(request.table).values[0], ids))
+        exchanged = self._exchanged()(*gathered)
+        return list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
+
+    def _exchanged(self):
+        @tf.custom_gradient
+        def exchange(*gathered):
+            rows = self._forward(gathered)
+
+            def gradient(*of_rows, variables=None):
+                of_gathered = self._backward(of_rows, [g.dtype for g in gathered])
+                # The variables are those of the collectives' places in the program.
+                return of_gathered if variables is None else (of_gathered, [None] * len(variables))
+
+            return rows, gradient
+
+        return exchange
+
+    def _forward(self, gathered):
+        """[all ids, own columns] -> [own ids, all columns], spread to where ids are repeated."""
+        r = self.slices.rank
+        flat = [
+            tf.reshape(tf.cast(rows, request.wire_dtype or request.dtype), [-1])
+            for rows, request in zip(gathered, self.requests, strict=True)
+        ]
+        outgoing = [[row[t] * self.widths[t][r] for t in self.tables] for row in self.counts]
+        by_table = [
+            tf.split(flat[t], tf.stack([row[t] for row in outgoing]), num=len(self.workers))
+            for t in self.tables
+        ]
+        blocks = [[by_table[t][q] for t in self.tables] for q in self.workers]
+        incoming = [[self.mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
+        received = self._swap(blocks, outgoing, incoming, "embedding_rows")
+        results = []
+        for t, request in enumerate(self.requests):
+            columns = [
+                tf.reshape(received[q][t], [self.mine[t], self.widths[t][q]]) for q in self.workers
+            ]
+            rows = tf.cast(tf.concat(columns, axis=1), request.dtype)
+            results.append(tf.gather(rows, self.places[t]))
+        return results
+
+    def _backward(self, of_rows, dtypes):
+        """[own ids, all columns] -> [all ids, own columns], gradients of repeated ids added up first."""
+        r, blocks = self.slices.rank, [[] for _ in self.workers]
+        for t, (gradient, request) in enumerate(zip(of_rows, self.requests, strict=True)):
+            gradient = self.slices.masked(tf.cast(tf.convert_to_tensor(gradient), dtypes[t]))
+            summed = tf.math.unsorted_segment_sum(gradient, self.places[t], self.mine[t])
+            summed = tf.cast(summed, request.wire_dtype or dtypes[t])
+            columns = tf.split(summed, self.widths[t], axis=1)
+            for q in self.workers:
+                blocks[q].append(tf.reshape(columns[q], [-1]))
+        outgoing = [[self.mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
+        incoming = [[row[t] * self.widths[t][r] for t in self.tables] for row in self.counts]
+        received = self._swap(blocks, outgoing, incoming, "embedding_gradients")
+        results = []
+        for t, dtype in enumerate(dtypes):
+            flat = tf.concat([received[q][t] for q in self.workers], axis=0)
+            rows = tf.size(self.ids[t])
+            results.append(tf.cast(tf.reshape(flat, [rows, self.widths[t][r]]), dtype))
+        return results
+
+    def _swap(self, blocks, outgoing, incoming, purpose):
+        """Sends blocks[q] to worker q; returns what came from each, cut into `incoming` [q][t] elements."""
+        message = tf.concat([block for row in blocks for block in row], axis=0)
+        splits = tf.stack([tf.add_n(row) for row in outgoing])
+        received, _ = self.slices.collectives.all_to_all(message, splits, purpose=purpose)
+        sizes = tf.stack([size for row in incoming for size in row])
+        parts = tf.split(received, sizes, num=len(self.workers) * len(self.tables))
+        return [parts[q * len(self.tables) : (q + 1) * len(self.tables)] for q in self.workers]

@@ -1,0 +1,61 @@
+"""Which columns of a table [L, D] belong to which of P workers; pure."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnPartition:
+    """Divides the D columns of a table into P runs, the first D mod P of them one column longer.
+
+    Args:
+      rows: L, the table's rows.
+      columns: D, its columns; workers beyond the D-th own none.
+      workers: P.
+
+    Raises:
+      ValueError: a number is not positive, or there are too many rows for 32-bit ids.
+
+    Example:
+      >>> ColumnPartition(rows=10, columns=5, workers=3).widths
+      (2, 2, 1)
+      >>> ColumnPartition(rows=10, columns=5, workers=3).bounds(1)
+      (2, 4)
+    """
+
+    rows: int
+    columns: int
+    workers: int
+
+    def __post_init__(self):
+        for name, number in dataclasses.asdict(self).items():
+            if number < 1:
+                raise ValueError(f"ColumnPartition({name}={number}): must be at least 1.")
+        if self.rows >= 1 << 31:
+            raise ValueError(f"rows={self.rows}: ids travel as int32; divide the table in two.")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(L, D) of the whole table."""
+        return self.rows, self.columns
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each worker."""
+        least, more = divmod(self.columns, self.workers)
+        return tuple(least + (rank < more) for rank in range(self.workers))
+
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """(first, one past the last) column of worker `rank`."""
+        first = sum(self.widths[:rank])
+        return first, first + self.widths[rank]
+
+    def of(self, table, rank: int):
+        """Worker `rank`'s columns of `table`, an array or a tensor [n, D]."""
+        first, end = self.bounds(rank)
+        return table[:, first:end]
+
+    def chunks(self, elements: int):
+        """(first, one past the last) row of runs of rows that hold about `elements` elements each."""
+        step = max(1, elements // self.columns)
+        for first in range(0, self.rows, step):
+            yield first, min(first + step, self.rows)

@@ -1,0 +1,92 @@
+"""Whether to divide a table over the workers or to leave it whole on each; pure.
+
+A table [L, D] of s bytes per element, of which each of P workers needs u distinct rows in a step, costs
+
+| placement | what travels                       | bytes per worker                  |
+|-----------|------------------------------------|-----------------------------------|
+| columns   | ids; rows; gradients of rows       | 2 (P-1)/P u D s + 4 (P-1) (u + 1) |
+| gathered  | ids and gradients of rows, to all  | (P-1) u (D s + 4)                 |
+| reduced   | the table's gradient               | 2 (P-1)/P L D s                   |
+
+in 3, 2 and 1 collectives. Tables left whole are reduced or gathered, whichever is cheaper. So rows that are
+short beside their ids and tables small beside a batch do not pay; nor do two workers, but for the memory.
+"""
+
+import dataclasses
+
+from tf_sparse_strategy import cost_model
+from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.topology import Topology
+
+_ID = 4  # bytes
+BY_BYTES = LinkModel(local_alpha=0, local_beta=1e-9, cross_alpha=0, cross_beta=1e-9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table [rows, columns] of elements of `itemsize` bytes."""
+
+    rows: int
+    columns: int
+    itemsize: int = 4
+
+
+def costs(table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTES) -> dict[str, Cost]:
+    """What a step costs by placement: "columns", "gathered", "reduced".
+
+    Args:
+      table: the table.
+      topology: of any one worker.
+      ids: u, distinct ids of one worker in a step.
+      links: the measured links (`tss doctor --measure`); by default only bytes count.
+
+    Example:
+      >>> found = costs(Table(rows=800_000, columns=512), Topology((0,) * 8, rank=0), ids=1700)
+      >>> found["columns"].bytes.total < found["gathered"].bytes.total < found["reduced"].bytes.total
+      True
+
+    Source: EmbRace (Li et al., ICPP 2022), section 4.1.2, table 2.
+    """
+    row = table.columns * table.itemsize
+    workers = topology.num_workers
+    to_all = cost_model.all_to_all(topology, workers * _ID * (ids + 1), links)
+    rows = cost_model.all_to_all(topology, ids * row, links)
+    gathered = [cost_model.all_gather(topology, ids * size, links) for size in (row, _ID)]
+    return {
+        "columns": to_all + rows + rows,
+        "gathered": gathered[0] + gathered[1],
+        "reduced": cost_model.all_reduce(topology, table.rows * row, links),
+    }
+
+
+def reason_to_keep_whole(
+    table: Table,
+    topology: Topology,
+    min_rows: int,
+    ids: int | None = None,
+    links: LinkModel = BY_BYTES,
+) -> str | None:
+    """Why `table` should stay whole on every worker; None if it should be divided.
+
+    Args:
+      table, topology, links: as for `costs`.
+      min_rows: tables with fewer rows stay whole.
+      ids: u; None where it is not known, and only the sizes count.
+
+    Example:
+      >>> reason_to_keep_whole(Table(500, 64), Topology((0, 0, 0), rank=0), min_rows=10_000)
+      'it has 500 rows, fewer than min_rows=10000'
+    """
+    if table.rows < min_rows:
+        return f"it has {table.rows} rows, fewer than min_rows={min_rows}"
+    if table.columns < topology.num_workers:
+        return f"its {table.columns} columns are fewer than the {topology.num_workers} workers"
+    if ids is None or topology.num_workers == 1:
+        return None
+    found = costs(table, topology, ids, links)
+    best = min(("gathered", "reduced"), key=lambda name: found[name].seconds)
+    if found["columns"].seconds <= found[best].seconds:
+        return None
+    verb = {"gathered": "gathering its gradient's rows", "reduced": "reducing its whole gradient"}[best]
+    share = found[best].seconds / found["columns"].seconds
+    return f"{verb} is cheaper at {ids} ids per step: {share:.0%} of the cost"

@@ -1,0 +1,66 @@
+"""What may be done to a table column by column, and what needs whole rows or the whole table.
+
+A worker sees its columns only. An update that treats each element by itself is exact there; one that divides
+by the norm of a row, a variable or all gradients is not, unless its sums are added up over the workers first.
+"""
+
+from typing import Any
+
+_ELEMENTWISE = {
+    "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "LazyAdam", "Lion", "Nadam", "RMSprop", "SGD",
+}  # fmt: skip
+_REASONS = {
+    "Adafactor": "it keeps means over rows and columns, and divides by the root mean square of a variable",
+    "LAMB": "its trust ratio divides norms of the whole variable",
+    "LARS": "its trust ratio divides norms of the whole variable",
+    "Lamb": "its trust ratio divides norms of the whole variable",
+    "Muon": "it orthogonalizes the whole matrix",
+}
+_KERASES = ("keras.", "tf_keras.", "tf_sparse_strategy.")
+
+
+def refused_optimizer(optimizer: Any) -> str | None:
+    """Why `optimizer` cannot update a slice of a table; None if it can, exactly.
+
+    An optimizer of one's own may say that it is element-wise: `elementwise = True` on its class.
+    """
+    if getattr(optimizer, "elementwise", False):
+        return None
+    kind = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
+    if kind.__module__.startswith(_KERASES) and kind.__name__ in _ELEMENTWISE:
+        return None
+    names = [c.__name__ for c in type(optimizer).__mro__]
+    return next(
+        (_REASONS[name] for name in names if name in _REASONS),
+        "it is not known to treat each element by itself (if it does, set elementwise = True on its class)",
+    )
+
+
+def require_elementwise(optimizer: Any, table: Any) -> None:
+    """Raises ValueError where `optimizer` cannot update the slice `table` exactly."""
+    reason = refused_optimizer(optimizer)
+    if reason is not None:
+        raise ValueError(
+            f"{type(optimizer).__name__} cannot train the sharded table {table.name!r}: {reason}, and a "
+            "worker sees only some columns. Use tss.optimizers.LazyAdam, Adam, Adagrad or SGD, or keep the "
+            "table whole: keras.layers.Embedding."
+        )
+
+
+def refused_regularizer(regularizer: Any) -> str | None:
+    """Why a table with `regularizer` cannot be sharded; None if it can."""
+    if regularizer is None or type(regularizer).__name__ in ("L1", "L2", "L1L2"):
+        return None
+    return f"its regularizer {type(regularizer).__name__} is not known to be a sum over elements"
+
+
+def refused_constraint(constraint: Any) -> str | None:
+    """Why a table with `constraint` cannot be sharded; None if it can."""
+    name = type(constraint).__name__
+    if constraint is None or name in ("NonNeg", "NonNegative"):
+        return None
+    if name in ("MaxNorm", "MinMaxNorm", "UnitNorm"):
+        if constraint.axis in (0, [0], (0,)):
+            return None  # the norm of each column
+        return f"its constraint {name}(axis={constraint.axis}) needs whole rows"
+    return f"its constraint {name} is not known to act on single columns"

@@ -1,0 +1,196 @@
+"""Variables of which each worker holds some columns: made, told apart, gathered and scattered.
+
+A table's variable is a slice of it, and so are the slots that an optimizer makes from that variable. The
+strategy neither broadcasts their initial values nor sums their gradients; checkpoints see the whole.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.embedding.partition import ColumnPartition
+
+CHUNK = 1 << 22  # elements of a table that are on their way at a time
+_END = -1
+_VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a checkpoint
+
+
+def of(variable: Any) -> Any:
+    """The slice behind a variable of either Keras or of TensorFlow; None if all workers hold all of it."""
+    variable = getattr(variable, "_value", variable)
+    return variable if isinstance(getattr(variable, "partition", None), ColumnPartition) else None
+
+
+def whole_shape(variable: Any) -> tuple[int, ...]:
+    """The shape of `variable`, or of the table that it is a slice of."""
+    held = of(variable)
+    return tuple(variable.shape) if held is None else held.partition.shape
+
+
+def own(variable: Any, value: Any) -> Any:
+    """What this worker keeps of `value`, which is whole, in `variable`.
+
+    Raises:
+      ValueError: `value` has another shape than the whole.
+    """
+    held = of(variable)
+    if held is None:
+        return value
+    if tuple(value.shape) != held.partition.shape:
+        raise ValueError(
+            f"the table {variable.name!r} has shape {held.partition.shape}; got {tuple(value.shape)}. "
+            "Pass the whole table: each worker takes its columns."
+        )
+    return held.partition.of(value, held.slices.rank)
+
+
+def variable_class(mirrored: type, save_spec: type) -> type:
+    """The class of slices.
+
+    Args:
+      mirrored: TensorFlow's class of variables that all workers hold.
+      save_spec: its class of values that are computed when a checkpoint is written.
+    """
+
+    class ColumnSlice(mirrored):
+        """Some columns of a table; its checkpoint is the whole table, written by the first worker."""
+
+        partition: ColumnPartition | None = None
+        slices: "Slices | None" = None
+
+        def _serialize_to_tensors(self):
+            def whole():
+                value = self.slices.gather(self, everywhere=False)
+                return tf.zeros([0], self.dtype) if value is None else tf.constant(value)
+
+            # A function: restoring asks for names, too, and must not gather.
+            return {_VALUE: save_spec(whole, "", "", dtype=self.dtype, device="CPU:0")}
+
+        def _restore_from_tensors(self, restored_tensors):
+            return self.values[0].assign(own(self, restored_tensors[_VALUE]))
+
+    return ColumnSlice
+
+
+class Slices:
+    """One strategy's slices.
+
+    Args:
+      collectives: of this worker.
+      masked: gives its argument, or zeros where this worker's batch counts for nothing.
+    """
+
+    def __init__(self, collectives: Collectives, masked: Callable[[tf.Tensor], tf.Tensor]):
+        self.collectives = collectives
+        self.masked = masked
+        self._made = []  # weak references; the workers make them in the same order
+        self._local = threading.local()
+
+    @property
+    def rank(self) -> int:
+        """This worker."""
+        return self.collectives.topology.rank
+
+    # ---- making ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def making(self, partition: ColumnPartition) -> Iterator[None]:
+        """While this lasts, variables made under the strategy are slices."""
+        self._local.partition = partition
+        try:
+            yield
+        finally:
+            self._local.partition = None
+
+    def partition_beside(self, reference: Any) -> ColumnPartition | None:
+        """The partition of a variable about to be made; None if it is no slice.
+
+        Args:
+          reference: the variable that a slot is made for, or None.
+        """
+        held = of(reference)
+        return getattr(self._local, "partition", None) if held is None else held.partition
+
+    def add(self, variable: Any, partition: ColumnPartition) -> None:
+        """Makes a new variable known as a slice."""
+        variable.partition, variable.slices = partition, self
+        self._made.append(weakref.ref(variable))
+
+    def scatter(self, draw: Callable[[], Any], partition: ColumnPartition, dtype) -> tf.Tensor:
+        """This worker's columns of the table that the first worker draws. Collective.
+
+        The others hold a slice and a chunk, never the table; what they hold does not depend on P.
+        """
+        workers, dtype = range(partition.workers), tf.as_dtype(dtype)
+        with tf.init_scope():
+            if len(workers) == 1:
+                return tf.cast(draw(), dtype)
+            table = tf.cast(draw(), dtype).numpy() if self.rank == 0 else None
+            width = partition.widths[self.rank]
+            kept = np.empty([partition.rows, width], dtype.as_numpy_dtype)
+            for first, end in partition.chunks(CHUNK):
+                sent, splits = tf.zeros([0], dtype), [0] * len(workers)
+                if table is not None:
+                    parts = [partition.of(table[first:end], rank).ravel() for rank in workers]
+                    sent, splits = tf.constant(np.concatenate(parts)), [p.size for p in parts]
+                received, _ = self.collectives.all_to_all(sent, splits, purpose="scatter_table")
+                kept[first:end] = received.numpy().reshape(end - first, width)
+        return tf.constant(kept)
+
+    # ---- gathering ------------------------------------------------------------------------------
+
+    def whole(self, variable: Any) -> np.ndarray:
+        """The whole table of a slice: collective, unless the first worker asks in `asking()`."""
+        held = of(variable)
+        if not getattr(self._local, "asking", False):
+            return self.gather(held, everywhere=True)
+        made = [known() for known in self._made]
+        self._request(next(i for i, known in enumerate(made) if known is held))
+        return self.gather(held, everywhere=False)
+
+    def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:
+        """The whole table on every worker, or on the first worker and None on others. Collective."""
+        partition, local = held.partition, held.values[0]
+        if partition.workers == 1:
+            return local.numpy()
+        receives = everywhere or self.rank == 0
+        table = np.empty(partition.shape, local.dtype.as_numpy_dtype) if receives else None
+        for first, end in partition.chunks(CHUNK):
+            sent = tf.reshape(local[first:end], [-1])
+            if everywhere:
+                received = self.collectives.all_gather(sent, purpose="gather_table")
+            else:
+                splits = [int(tf.size(sent))] + [0] * (partition.workers - 1)
+                received, _ = self.collectives.all_to_all(sent, splits, purpose="gather_table")
+            if receives:
+                ends = np.cumsum([(end - first) * width for width in partition.widths])
+                blocks = np.split(received.numpy(), ends[:-1])
+                for rank, width in enumerate(partition.widths):
+                    columns = partition.of(table[first:end], rank)
+                    columns[:] = blocks[rank].reshape(end - first, width)
+        return table
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """On the first worker, while it saves: `whole` asks the others, which are in `answer()`."""
+        self._local.asking = True
+        try:
+            yield
+        finally:
+            self._local.asking = False
+            self._request(_END)
+
+    def answer(self) -> None:
+        """On the other workers, while the first is in `asking()`: sends what it asks for."""
+        while (index := self._request(_END)) != _END:
+            self.gather(self._made[index](), everywhere=False)
+
+    def _request(self, index: int) -> int:
+        asked = self.collectives.broadcast(tf.constant(index, tf.int64), purpose="table_asked_for")
+        return int(asked)

@@ -1,0 +1,98 @@
+"""Slices read, written and saved as the whole tables they are part of: hooks on Keras.
+
+Each gets Keras's function first and is Keras's function where there are no slices. What reads a table is for
+all workers together; in a save the first worker asks, and the others answer (`saving_tables`).
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tf_sparse_strategy.embedding import slices
+
+
+def _divided(variables: Iterable) -> Any:
+    """The first slice of a table that is on several workers; None if there is none."""
+    held = (slices.of(variable) for variable in variables)
+    return next((h for h in held if h is not None and h.partition.workers > 1), None)
+
+
+def of_model(model: Any) -> Any:
+    """The first divided table of `model`; None if there is none."""
+    return _divided(getattr(model, "weights", ()))
+
+
+@contextlib.contextmanager
+def saving_tables(model: Any) -> Iterator[None]:
+    """On the first worker, while it saves `model`; the others are in `send_tables`."""
+    table = of_model(model)
+    with contextlib.nullcontext() if table is None else table.slices.asking():
+        yield
+
+
+def send_tables(model: Any) -> None:
+    """On the other workers, while the first saves `model`: sends it their columns."""
+    table = of_model(model)
+    if table is not None:
+        table.slices.answer()
+
+
+def get_weights(original, layer):
+    """Whole tables, and the other weights."""
+    if _divided(layer.weights) is None:
+        return original(layer)
+    return [_whole(variable) for variable in layer.weights]
+
+
+def set_weights(original, layer, weights):
+    """Takes this worker's columns of whole tables."""
+    variables = layer.weights
+    if len(weights) == len(variables):
+        pairs = zip(variables, weights, strict=True)
+        weights = [slices.own(variable, value) for variable, value in pairs]
+    return original(layer, weights)
+
+
+def count_params(original, weights):
+    """Counts whole tables."""
+    return original([_Shape(slices.whole_shape(variable)) for variable in weights])
+
+
+def save_own_variables(original, optimizer, store):
+    """Writes the whole slots of tables."""
+    if _divided(optimizer.variables) is None:
+        original(optimizer, store)
+        return
+    for index, variable in enumerate(optimizer.variables):
+        store[str(index)] = _whole(variable)
+
+
+def load_own_variables(original, optimizer, store):
+    """Takes this worker's columns of the whole slots."""
+    variables = optimizer.variables
+    if _divided(variables) is not None and len(store.keys()) == len(variables):
+        store = _Own(store, variables)
+    original(optimizer, store)
+
+
+def _whole(variable):
+    held = slices.of(variable)
+    return variable.numpy() if held is None else held.slices.whole(held)
+
+
+class _Shape:
+    def __init__(self, shape):
+        self.shape = shape
+
+
+class _Own:
+    """A store of an optimizer's variables, of which this worker's columns are read."""
+
+    def __init__(self, store, variables):
+        self._store, self._variables = store, variables
+
+    def keys(self):
+        return self._store.keys()
+
+    def __getitem__(self, key):
+        return slices.own(self._variables[int(key)], self._store[key])
