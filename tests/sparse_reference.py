@@ -141,26 +141,28 @@ class OkTopK(_Model):
 
     def __init__(self, *args, threshold_period=32, **kwargs):
         super().__init__(*args, **kwargs)
-        self.period, self.steps, self.thresholds = threshold_period, 0, {}
+        self.period, self.steps, self.overdue = threshold_period, 0, False
+        self.local = np.zeros(self.residuals.shape[:2])
+        self.overall = np.zeros(self.shards)
 
     def step(self, gradients):
         result = super().step(gradients)
         self.steps += 1
+        self.overdue = not self.overall.all()
         return result
 
     def sum_shard(self, acc, shard):
-        local, overall = self.thresholds.get(shard, (None, None))
-        renewed = self.steps % self.period == 0
-        if renewed:
-            local = [self.kth(a) for a in acc]
-        sent = np.stack([np.where(np.abs(a) >= th, a, 0) for a, th in zip(acc, local, strict=True)])
+        due = self.steps % self.period == 0
+        for holder, a in enumerate(acc):
+            if due or self.local[holder, shard] == 0:
+                self.local[holder, shard] = self.kth(a)
+        sent = np.where(np.abs(acc) >= self.local[:, shard, np.newaxis], acc, 0)
         total = np.zeros_like(acc[0])
         for part in sent:
             total += part
-        if renewed:
-            overall = self.kth(total)
-        self.thresholds[shard] = local, overall
-        applied = np.where(np.abs(total) >= overall, total, 0).astype(np.float32)
+        if due or self.overdue:
+            self.overall[shard] = self.kth(total)
+        applied = np.where(np.abs(total) >= self.overall[shard], total, 0).astype(np.float32)
         self.keep(shard, np.where((sent != 0) & (applied != 0), 0, acc))
         return applied
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.bucketing import MAX_ELEMENTS, BucketPlan, TensorSpec
 
 ITEMSIZE = {"float32": 4, "float16": 2}
 
@@ -61,18 +61,13 @@ def test_a_bucket_describes_itself():
     (bucket,) = BucketPlan.build(
         [TensorSpec("w", (2, 3), "float16", 2), TensorSpec("b", (3,), "float16", 2)], 100
     ).buckets
-    assert (bucket.index, bucket.dtype, bucket.sizes, bucket.num_elements) == (
-        0,
-        "float16",
-        (3, 6),
-        9,
-    )
+    assert (bucket.dtype, bucket.sizes, bucket.num_elements) == ("float16", (3, 6), 9)
 
 
-def test_the_key_tells_other_content_apart():
+def test_plans_of_other_content_differ():
     """State kept for a bucket must not be used for another of the same length."""
-    keys = {
-        BucketPlan.build(tensors, 100).buckets[0].key
+    plans = {
+        BucketPlan.build(tensors, 100)
         for tensors in (
             specs([2, 3]),
             specs([3, 2]),
@@ -81,8 +76,18 @@ def test_the_key_tells_other_content_apart():
             [TensorSpec("v0", (2,), "float16", 2), TensorSpec("v1", (3,), "float16", 2)],
         )
     }
-    assert len(keys) == 5
+    assert len(plans) == 5
     assert BucketPlan.build(specs([2, 3]), 100) == BucketPlan.build(specs([2, 3]), 1000)
+
+
+def test_a_bucket_has_no_more_elements_than_int32_counts():
+    """However large the limit; and a tensor that has is refused before anything is computed."""
+    half = MAX_ELEMENTS // 2
+    assert positions(specs([half, half, 1]), max_bytes=1 << 40) == [(2, 1), (0,)]
+    assert positions(specs([MAX_ELEMENTS]), max_bytes=8) == [(0,)]
+    for n in (MAX_ELEMENTS + 1, 2**31, 2**40):
+        with pytest.raises(ValueError, match=f"'v1' has {n} elements.*Split the variable"):
+            BucketPlan.build(specs([1, n, 1]), max_bytes=8)
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1])
@@ -100,7 +105,6 @@ def test_any_list_of_gradients(shapes, max_bytes):
     buckets = BucketPlan.build(tensors, max_bytes).buckets
     packed = [position for bucket in buckets for position in bucket.positions]
     assert collections.Counter(packed) == collections.Counter(range(len(tensors)))
-    assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
     for bucket in buckets:
         assert bucket.tensors == tuple(tensors[p] for p in bucket.positions)
         assert {tensor.dtype for tensor in bucket.tensors} == {bucket.dtype}

@@ -50,7 +50,7 @@ def test_indices_that_floats_cannot_hold(n, coding):
 
 
 def test_too_many_elements_are_refused_with_the_remedy():
-    with pytest.raises(ValueError, match=r"n=2147483648 .*int32 indices.*communication='dense'"):
+    with pytest.raises(ValueError, match=r"n=2147483648 .*int32 indices.*Split the variable"):
         Packing(2**31, 1)
 
 

@@ -9,6 +9,9 @@ import itertools
 import math
 from collections.abc import Hashable, Sequence
 
+# TensorFlow's shapes and our indices are int32; what is left below 2^31 is room for padding to whole shards.
+MAX_ELEMENTS = 2**31 - 2**16
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
@@ -29,7 +32,6 @@ class TensorSpec:
 class BucketSpec:
     """Gradients of one dtype that are sent as one flat vector of N elements."""
 
-    index: int
     positions: tuple[int, ...]
     tensors: tuple[TensorSpec, ...]
 
@@ -46,11 +48,6 @@ class BucketSpec:
     def num_elements(self) -> int:
         """N."""
         return sum(self.sizes)
-
-    @property
-    def key(self) -> tuple:
-        """Identifies the bucket's content: state kept for it is valid for this key only."""
-        return self.tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +71,15 @@ class BucketPlan:
         """Packs tensors, last first, into buckets of at most `max_bytes`.
 
         A tensor larger than `max_bytes` has a bucket of its own; a bucket holds one dtype; empty
-        tensors travel with their neighbours. Depends on nothing but its arguments, so that all
-        workers make the same plan.
+        tensors travel with their neighbours; no bucket has more than 2^31 - 2^16 elements. Depends on
+        nothing but its arguments, so that all workers make the same plan.
 
         Args:
           tensors: gradients in the order of the model's variables.
           max_bytes: size limit of a bucket, bytes, >= 1.
 
         Raises:
-          ValueError: `max_bytes` is not positive.
+          ValueError: `max_bytes` is not positive, or a tensor has too many elements.
 
         Example:
           >>> specs = [TensorSpec(i, (n,), "float32", 4) for i, n in enumerate([5, 1, 1])]
@@ -95,16 +92,20 @@ class BucketPlan:
         open_groups: dict[str, tuple[list[int], int]] = {}
         for position in reversed(range(len(tensors))):
             tensor = tensors[position]
-            nbytes = tensor.size * tensor.itemsize
+            if tensor.size > MAX_ELEMENTS:
+                raise ValueError(
+                    f"the gradient of variable {tensor.key!r} has {tensor.size} elements, shape "
+                    f"{tensor.shape}; one message holds at most {MAX_ELEMENTS}. Split the variable."
+                )
             group, used = open_groups.get(tensor.dtype, (None, 0))
-            if group is None or used + nbytes > max_bytes:
+            limit = min(max_bytes // tensor.itemsize, MAX_ELEMENTS)
+            if group is None or used + tensor.size > limit:
                 group, used = [], 0
                 groups.append(group)
             group.append(position)
-            open_groups[tensor.dtype] = (group, used + nbytes)
+            open_groups[tensor.dtype] = (group, used + tensor.size)
         return cls(
             tuple(
-                BucketSpec(index, tuple(group), tuple(tensors[p] for p in group))
-                for index, group in enumerate(groups)
+                BucketSpec(tuple(group), tuple(tensors[p] for p in group)) for group in groups
             )
         )

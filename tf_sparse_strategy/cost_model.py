@@ -52,6 +52,7 @@ class LinkModel:
       local_beta: seconds per byte that one worker sends inside its node, while all workers do.
       cross_beta: seconds per byte of a node's link, which its workers share.
       phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation.
+      selection: seconds per element in which sparse schemes select the largest, pack and add them up.
 
     Raises:
       ValueError: a parameter is negative or not finite.
@@ -67,6 +68,7 @@ class LinkModel:
     cross_alpha: float
     cross_beta: float
     phase: float = 0.0
+    selection: float = 0.0
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
@@ -99,6 +101,11 @@ class Cost:
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.seconds + other.seconds, self.bytes + other.bytes)
+
+    def every(self, period: int) -> "Cost":
+        """Per step, where this is done in one of `period` steps."""
+        sent = Bytes(-(-self.bytes.local // period), -(-self.bytes.cross // period))
+        return Cost(self.seconds / period, sent)
 
 
 def all_reduce(topology: Topology, n: int, model: LinkModel, group: Group = Group.GLOBAL) -> Cost:
@@ -164,6 +171,11 @@ def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Co
         busiest = max(_per_node(topology, leaving))
         seconds += max(local * model.local_beta, busiest * model.cross_beta)
     return Cost(seconds, traffic.binomial_broadcast(topology, n, root))
+
+
+def selection(n: int, model: LinkModel) -> Cost:
+    """Predicts what a sparse scheme computes on `n` elements."""
+    return Cost(n * model.selection)
 
 
 def fit_line(samples: Mapping[int, Sequence[float]]) -> tuple[float, float]:

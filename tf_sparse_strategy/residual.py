@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_strategy import wire
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.topology import Group, Topology
 
@@ -106,6 +107,28 @@ def commit(states: Sequence[State], finite: Sequence[tf.Tensor] = ()) -> None:
 
     all_finite = tf.reduce_all([*(state.finite for state in staged), *finite])
     tf.cond(all_finite, write, lambda: None)
+
+
+def hand_out(summed: tf.Tensor, dtype: tf.DType, share: Share) -> tuple[tf.Tensor, tf.Tensor]:
+    """A sum in the gradient's dtype, and what that cannot hold: sum = handed out + left.
+
+    Residuals may outgrow float16, and Inf would be skipped by loss scaling after the residuals were
+    emptied. The first holder keeps what is left.
+
+    Args:
+      summed: float32 [S * length], the same on all workers.
+      dtype: of the gradient.
+      share: what this worker keeps.
+
+    Returns:
+      (`dtype` [S * length], float32 [length] for this worker's residual).
+    """
+    values = wire.narrow(summed, dtype)
+    length = summed.shape[0] // share.shards
+    if share.holder > 0:
+        return values, tf.zeros([length])
+    lost = summed - tf.cast(values, tf.float32)
+    return values, lost[share.shard * length : (share.shard + 1) * length]
 
 
 def flush(bucket: tf.Tensor, state: State, share: Share) -> tf.Tensor:

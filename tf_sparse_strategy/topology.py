@@ -1,5 +1,6 @@
 """Who the workers are: P workers on M nodes, and the three groups they communicate in."""
 
+import collections
 import dataclasses
 import enum
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Topology:
     @property
     def node_sizes(self) -> tuple[int, ...]:
         """Workers on each node."""
-        return tuple(self.nodes.count(node) for node in sorted(set(self.nodes)))
+        return tuple(size for _, size in sorted(collections.Counter(self.nodes).items()))
 
     @property
     def is_uniform(self) -> bool:
@@ -94,11 +95,12 @@ class Topology:
             return tuple(range(self.num_workers))
         if group is Group.LOCAL:
             return tuple(r for r, node in enumerate(self.nodes) if node == self.node)
-        return tuple(
-            rank
-            for rank in range(self.num_workers)
-            if self.of(rank).local == self.local
-        )
+        own, seen, across = self.local, collections.Counter(), []
+        for rank, node in enumerate(self.nodes):
+            if seen[node] == own:
+                across.append(rank)
+            seen[node] += 1
+        return tuple(across)
 
     def size(self, group: Group) -> int:
         """Number of workers in this worker's `group`."""

@@ -87,3 +87,17 @@ def for_moving(x: tf.Tensor) -> tuple[tf.Tensor, Restore]:
         f"dtype {dtype.name} cannot travel between workers; allowed are numeric and bool dtypes. "
         "Encode strings as uint8 (tf.io.decode_raw) or keep them on the worker."
     )
+
+
+def narrow(x: tf.Tensor, dtype: str | tf.DType) -> tf.Tensor:
+    """Float32 `x` in `dtype`: what is finite stays finite, cut to the largest number there is.
+
+    Example:
+      >>> narrow(tf.constant([1e6, float("inf")]), tf.float16).numpy()
+      array([65500.,    inf], dtype=float16)
+    """
+    dtype = tf.as_dtype(dtype)
+    if dtype == x.dtype:
+        return x
+    limit = tf.cast(dtype.max, x.dtype)
+    return tf.cast(tf.where(tf.math.is_finite(x), tf.clip_by_value(x, -limit, limit), x), dtype)

@@ -19,7 +19,7 @@ class Counted(Dense):
         object.__setattr__(self, "states", [])
 
     def state(self, bucket, topology):
-        self.states.append(bucket.key)
+        self.states.append(bucket)
         return {"calls": tf.Variable(0, trainable=False)}
 
     def reduce(self, bucket, state, collectives):

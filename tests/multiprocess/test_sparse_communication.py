@@ -125,6 +125,24 @@ def test_same_steps_as_the_numpy_model(kind, here, options):
             )
 
 
+def test_a_gradient_of_few_entries_lets_not_all_of_the_next_pass(here):
+    """Thresholds of 0 are not reused: on one worker only, on all, and not at all."""
+    p, rank, n, k = here.topology.num_workers, here.topology.rank, 1000, 20
+    run = Run(OkTopK(k / n), here, n)
+    model = sparse_reference.OkTopK(here.topology.nodes, n, k / n)
+    steps = floats(5, p, n, 5)
+    steps[0, :, 3:] = 0  # fewer than k entries in every shard
+    steps[2, 0] = 0
+    applied = []
+    for g in steps:
+        got, expected = run.step(tf.constant(g[rank])).numpy(), model.step(g)
+        tolerance = 0 if model.holders > 1 else 1e-5
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+        applied.append(np.count_nonzero(got))
+    if model.holders > 1:
+        assert applied[0] <= 3 and all(0 < a <= 4 * k * model.holders for a in applied[1:])
+
+
 def test_fifty_steps_of_descent(kind, here):
     """Least squares; weights follow the model's to the bit, and are the same on all workers."""
     p, rank, nodes, n = here.topology.num_workers, here.topology.rank, here.topology.nodes, 203
@@ -195,6 +213,22 @@ def test_dtypes(kind, here):
         assert result.dtype == dtype
         np.testing.assert_array_equal(tf.cast(result, tf.float32), p * np.arange(n))
         assert ("residual" in run.variables) == (holders > 1 and dtype != "float64")
+
+
+def test_a_residual_beyond_float16_is_handed_out_in_parts(kind, here):
+    """Not as Inf, which loss scaling would skip after the residual was emptied."""
+    p, n, steps = here.topology.num_workers, 40, 60
+    run = Run(kind(0.05, threshold_period=1) if kind is OkTopK else kind(0.05), here, n, "float16")
+    keeps = "residual" in run.variables
+    gradient, sent = np.arange(2048, 2048 + 16 * n, 16).astype(np.float16), np.zeros(n)
+    for _ in range(steps):
+        handed = run.step(tf.constant(gradient)).numpy()
+        assert handed.dtype == np.float16 and np.isfinite(handed).all()
+        sent += handed
+    if keeps:
+        kept = run.kept(n)
+        assert np.abs(kept).max() > 65504  # or this would prove nothing
+        np.testing.assert_array_equal(sent + kept, steps * p * gradient.astype(float))
 
 
 @pytest.mark.parametrize("options", [{}, {"wire_dtype": "float16", "index_coding": "delta"}], ids=str)

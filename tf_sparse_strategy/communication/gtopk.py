@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from custom_ops import mstopk
+from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
     take_out,
@@ -87,8 +88,9 @@ class GTopK(MessageCommunication):
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         sent = 4 * self.packing(n).words
-        cost = Cost()
+        cost = cost_model.selection(n, model)
         for moves in tree(share.holders):
+            cost += cost_model.selection(n, model)
             for directed in (dict(moves), {receiver: sender for sender, receiver in moves}):
                 cost += self._round(directed, sent, topology, model)
         return cost

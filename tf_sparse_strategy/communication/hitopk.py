@@ -50,7 +50,8 @@ class HiTopK(MessageCommunication):
         return summed, {} if kept is None else {RESIDUAL: kept}, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
-        return cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)
+        gathered = cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)
+        return cost_model.selection(n, model) + gathered
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         return share.holders * self.packing(n).words, n + 1

@@ -16,6 +16,9 @@ from tf_sparse_strategy.topology import Group, Topology
 _IMBALANCE = 4  # the paper's: entries are dealt out anew where a node has this many times its part
 
 
+PASSED = "passed"  # the state's name of the entries that passed the local threshold, as a part of K
+
+
 @dataclasses.dataclass(frozen=True)
 class OkTopK(SparseCommunication):
     """Near-optimal sparse all-reduce: what exceeds a threshold, summed by region, and the top of the sums.
@@ -23,11 +26,11 @@ class OkTopK(SparseCommunication):
     The workers of a node share its sum as in `HiTopK`; holder i has a_i = s_i + r_i of n = N/G elements,
     K = density n, and M holders:
 
-        every threshold_period steps   th = the K-th largest |a_i|
+        every threshold_period steps   th = the K-th largest |a_i|, at once where it was 0
         every boundary_period steps    boundaries = the mean over i of those that halve, third, ... what
                                        exceeds th in a_i
         c_i = a_i where |a_i| >= th;   node m sums region m of all c_i: t
-        every threshold_period steps   TH = the K-th largest |t|
+        every threshold_period steps   TH = the K-th largest |t|, in the next step where it was 0
         u = t where |t| >= TH, to all; r_i <- a_i, but 0 where both c_i and u are not
 
     Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
@@ -75,17 +78,24 @@ class OkTopK(SparseCommunication):
             "age": residual.variable(tf.zeros([], tf.int64)),  # steps since thresholds were first taken
             "local_threshold": residual.variable(0.0),
             "global_threshold": residual.variable(0.0),
+            "overdue": residual.variable(tf.zeros([], tf.int64)),  # 1: some worker's global one is 0
+            PASSED: residual.variable(0.0),
             "boundaries": residual.variable(tf.zeros([share.holders - 1], tf.int32)),
         }
 
     def _sum_shard(self, x, state, share, collectives):
         n, k, age = x.shape[0], self.count(x.shape[0]), state["age"]
         acc = x + state[RESIDUAL] if RESIDUAL in state else x
-        renewed = age % self.threshold_period == 0
+        # A threshold of 0, from a gradient with fewer than K entries, would let all of the next pass. The
+        # local one is renewed without the others; the global one takes a collective that all must join.
+        due = age % self.threshold_period == 0
+        renewed = tf.logical_or(due, state["overdue"] > 0)
 
-        local = tf.cond(
-            renewed, lambda: _kth_largest(acc, k, n), state["local_threshold"].read_value
-        )
+        def renew_local():
+            return _kth_largest(acc, k)
+
+        stale = tf.logical_or(due, state["local_threshold"] == 0)
+        local = _threshold(k == n, stale, renew_local, state["local_threshold"])
         selected = _exceeds(acc, local)
         chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
         boundaries = tf.cond(
@@ -100,19 +110,17 @@ class OkTopK(SparseCommunication):
             rows, ends[1:] - ends[:-1], share.group, purpose="gradients"
         )
         total = _scatter(received, n)
-
         own_sums = tf.boolean_mask(total, total != 0)
-        overall = tf.cond(
-            renewed,
-            lambda: _kth_largest(
-                collectives.all_gather(own_sums, share.group, purpose="gradients"), k, n
-            ),
-            state["global_threshold"].read_value,
-        )
+
+        def renew_global():
+            return _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k)
+
+        overall = _threshold(k == n, renewed, renew_global, state["global_threshold"])
         winners = tf.cast(tf.where(_exceeds(total, overall))[:, 0], tf.int32)
         rows = _pack(tf.gather(total, winners), winners)
         finite_here = tf.reduce_all(tf.math.is_finite(acc))
-        notes = tf.stack([tf.size(winners), tf.cast(finite_here, tf.int32)])
+        absent = tf.logical_and(overall == 0, k < n)
+        notes = tf.stack([tf.size(winners), *(tf.cast(x, tf.int32) for x in (finite_here, absent))])
         everyone = collectives.all_gather(notes[tf.newaxis], purpose="gradients")
         finite = tf.reduce_all(everyone[:, 1] > 0)
         rows = _balance(rows, everyone[:, 0], share, collectives)
@@ -131,6 +139,8 @@ class OkTopK(SparseCommunication):
             "age": age + 1,
             "local_threshold": local,
             "global_threshold": overall,
+            "overdue": tf.cast(tf.reduce_max(everyone[:, 2]), tf.int64),
+            PASSED: tf.cast(tf.size(chosen), tf.float32) / k,
             "boundaries": boundaries,
         }
         if RESIDUAL in state:
@@ -145,11 +155,14 @@ class OkTopK(SparseCommunication):
         length, holders = share.length(n), share.holders
         k = self.count(length)
         part = 8 * -(-k // holders)
-        sums = cost_model.all_gather(topology, 4 * -(-k // self.threshold_period), model, share.group)
+        renewal = cost_model.all_gather(topology, 4 * k, model, share.group)
+        consensus = cost_model.all_reduce(topology, 8 * (holders - 1), model, share.group)
         between = (
-            cost_model.all_to_all(topology, part * holders, model, share.group)
-            + sums
-            + cost_model.all_gather(topology, 8, model)
+            cost_model.selection(2 * length, model)  # of own entries, and of the sums
+            + cost_model.all_to_all(topology, part * holders, model, share.group)
+            + renewal.every(self.threshold_period)
+            + consensus.every(self.boundary_period)
+            + cost_model.all_gather(topology, 12, model)
             + cost_model.all_gather(topology, part, model, share.group)
         )
         if share.shards == 1:
@@ -166,10 +179,13 @@ def _exceeds(x, threshold):
     return tf.logical_and(tf.abs(x) >= threshold, x != 0)
 
 
-def _kth_largest(x, k: int, n: int):
-    """The k-th largest magnitude of `x`; 0 where all are to pass."""
-    if k == n:
-        return tf.constant(0.0)
+def _threshold(everything: bool, renewed, renew, old):
+    """0 where `everything` is to pass; else `renew()` in steps in which it is `renewed`, or the `old`."""
+    return tf.constant(0.0) if everything else tf.cond(renewed, renew, old.read_value)
+
+
+def _kth_largest(x, k: int):
+    """The k-th largest magnitude of `x`; 0 where there are not as many."""
     size = tf.size(x)
     largest = mstopk(x, tf.minimum(k, size)).values
     return tf.where(size < k, 0.0, tf.reduce_min(tf.abs(largest)))

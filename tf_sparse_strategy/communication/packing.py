@@ -24,6 +24,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from tf_sparse_strategy import wire
+
 WIRE_DTYPES = (None, "float16", "bfloat16")
 INDEX_CODINGS = ("int32", "delta")
 _MAX_ELEMENTS = 2**31 - 1
@@ -59,8 +61,7 @@ class Packing:
         if self.n > _MAX_ELEMENTS:
             raise ValueError(
                 f"a vector of n={self.n} gradient elements does not fit int32 indices (at most "
-                f"{_MAX_ELEMENTS}). Split the variable, use more workers per node (HiTopK and "
-                "ShardedTopK share a vector among them), or communication='dense'."
+                f"{_MAX_ELEMENTS}). Split the variable."
             )
 
     @property
@@ -112,10 +113,7 @@ class Packing:
         return values - tf.cast(self._rounded(values), tf.float32)
 
     def _rounded(self, values):
-        dtype = tf.as_dtype(self.wire_dtype)
-        limit = tf.cast(dtype.max, tf.float32)
-        cut = tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -limit, limit), values)
-        return tf.cast(cut, dtype)
+        return wire.narrow(values, self.wire_dtype)
 
     def _pack_values(self, values):
         if self.wire_dtype is None:

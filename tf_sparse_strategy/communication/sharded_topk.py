@@ -80,11 +80,13 @@ class ShardedTopK(MessageCommunication):
         return self.packing(-(-n // share.holders))
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
-        message = 4 * self._block(n, share).words
-        exchanged = message * share.holders
-        return cost_model.all_to_all(
-            topology, exchanged, model, share.group
-        ) + cost_model.all_gather(topology, message, model, share.group)
+        block = self._block(n, share)
+        message = 4 * block.words
+        return (
+            cost_model.selection(n + block.n, model)
+            + cost_model.all_to_all(topology, message * share.holders, model, share.group)
+            + cost_model.all_gather(topology, message, model, share.group)
+        )
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         block = self._block(n, share)

@@ -70,10 +70,14 @@ class SparseCommunication(Communication):
         if share.shards > 1:
             x = collectives.reduce_scatter(x, Group.LOCAL, purpose="gradients")
         summed, new, finite = self._sum_shard(x, state, share, collectives)
+        values = tf.cast(summed, bucket.dtype)
+        if RESIDUAL in new and bucket.dtype != tf.float32:
+            values, left = residual.hand_out(summed, bucket.dtype, share)
+            new[RESIDUAL] += left
         if new:
             # Finite contributions may still add up to Inf: what was sent of them would be lost.
             state.stage(tf.logical_and(finite, all_finite(summed)), **new)
-        return tf.cast(summed[:n], bucket.dtype)
+        return values[:n]
 
     @abc.abstractmethod
     def _sum_shard(
