@@ -26,11 +26,11 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     stay identical. Launched plainly, `python train.py` is the one-worker case of the same code.
 
     Args:
-      communication: how gradients are summed: "dense" (default), "torus2d", or an instance from
+      communication: how gradients are summed: "dense" (default), "torus2d", "auto", or an instance from
         `tss.communication`.
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
-        are on their way while the first layers still compute. By default the scheme's own
-        `bucket_bytes`: 2 MiB for "dense", 32 MiB for the others.
+        are on their way while the first layers still compute. Default 32 MiB: smaller buckets start
+        earlier, but each waits for all workers to be ready (benchmarks/dense_training).
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.
@@ -69,8 +69,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):
             scheme = communication_lib.get(communication)
-            bucket_bytes = scheme.bucket_bytes if bucket_bytes is None else bucket_bytes
-            for name, number in (("bucket_bytes", bucket_bytes), ("silence_limit", silence_limit)):
+            own_limit = 1 if bucket_bytes is None else bucket_bytes
+            for name, number in (("bucket_bytes", own_limit), ("silence_limit", silence_limit)):
                 if not _is_positive(number):
                     raise ValueError(f"{name}={number!r} must be a number greater than 0.")
             if not (_is_positive(stall_limit) and stall_limit >= silence_limit):
@@ -80,7 +80,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                 )
             scheme.validate(workers.topology)
             # NumPy's numbers have no JSON, in which the workers compare them.
-            bucket_bytes = int(bucket_bytes)
+            bucket_bytes = None if bucket_bytes is None else int(bucket_bytes)
             silence_limit, stall_limit = float(silence_limit), float(stall_limit)
         if workers.topology.num_workers > 1:
             settings = {
@@ -91,6 +91,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
             _require_same_program(settings, device, workers)
             if workers.topology.rank == 0:
                 keras_hooks.warn_of_models_outside_the_scope()
+        scheme = scheme.prepare(workers)
+        bucket_bytes = bucket_bytes or scheme.bucket_bytes
         extended = StrategyExtended(self, workers, scheme, bucket_bytes, device)
         # MirroredStrategy's own constructor would claim all local devices. The name is inherited
         # because both Kerases admit only strategies of that class to loss scaling and backups.

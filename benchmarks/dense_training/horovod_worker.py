@@ -16,7 +16,7 @@ from tf_sparse_strategy.collectives import Collectives
 # By name: how gradients are summed, and the size limit of a bucket, None for the default.
 VARIANTS = {
     "SparseStrategy(dense)": ("dense", None),
-    "SparseStrategy(dense), one bucket": ("dense", 1 << 30),
+    "SparseStrategy(dense), buckets of 2 MiB": ("dense", 2 << 20),
     "SparseStrategy(torus2d)": ("torus2d", None),
 }
 

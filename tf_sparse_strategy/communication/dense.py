@@ -29,10 +29,6 @@ class Dense(Communication):
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
     """
 
-    # Horovod fuses the all-reduces that wait while the link is busy: small buckets start early and cost
-    # little (benchmarks/dense_training).
-    bucket_bytes = 2 << 20
-
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
         return collectives.all_reduce(bucket, purpose="gradients")
 
