@@ -1,0 +1,162 @@
+"""Samples in shared memory, and files read through local copies; thin wrappers of the operations.
+
+`gather`, `put` and `read` are for pipelines: not stateful, so that iterators stay possible to save. The
+others are called eagerly. The store's layout and what it promises: store.h. CPU only; no gradients.
+"""
+
+import functools
+import pathlib
+import types
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+_LIBRARY = pathlib.Path(__file__).with_name("datacache_store_ops.so")
+
+
+class StoreStats(NamedTuple):
+    """Of the file: samples (room in the table), payload_bytes of each, capacity, stored (samples). Of
+    this process: hits, misses, bytes_read, put, rejected (no room), corrupt."""
+
+    samples: int
+    payload_bytes: int
+    capacity: int
+    stored: int
+    hits: int
+    misses: int
+    bytes_read: int
+    put: int
+    rejected: int
+    corrupt: int
+
+
+class ReadStats(NamedTuple):
+    """Of this process: reads and bytes from local copies and from the originals, microseconds in the
+    latter (all threads together), copies made, damaged data met, copies that failed for want of room."""
+
+    local_reads: int
+    local_bytes: int
+    original_reads: int
+    original_bytes: int
+    original_microseconds: int
+    copies: int
+    damaged: int
+    failed_copies: int
+
+
+@functools.cache
+def _ops() -> types.ModuleType:
+    """The compiled operations; loaded at the first call, not at import."""
+    if not _LIBRARY.exists():
+        raise ImportError(
+            f"custom_ops.datacache_store: {_LIBRARY.name} is not in {_LIBRARY.parent}: run `make "
+            "setup` in the checkout to build it, or install the wheel, which contains it."
+        )
+    return tf.load_op_library(str(_LIBRARY))
+
+
+def create(path: str, samples: int, payload_bytes: int) -> None:
+    """Makes an empty store for samples 0 ... samples - 1.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: no room for its table, or `path` exists.
+    """
+    _ops().datacache_create(samples=samples, payload_bytes=payload_bytes, path=path)
+
+
+def payload_bytes(specs: Sequence[tf.TensorSpec]) -> int:
+    """Bytes of a sample of these components: each begins on a multiple of 64."""
+    sizes = [spec.shape.num_elements() * spec.dtype.size for spec in specs]
+    return sum(-(-size // 64) * 64 for size in sizes)
+
+
+def set_capacity(path: str, capacity: int) -> None:
+    """Sets how many samples a store may hold, for all processes; never below what it holds."""
+    _ops().datacache_set_capacity(capacity=capacity, path=path)
+
+
+def gather(
+    path: str, ids: tf.Tensor, specs: Sequence[tf.TensorSpec]
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Copies B samples out of a store.
+
+    Cost: one copy of each sample, by several threads; a checksum when this process first reads it.
+
+    Args:
+      path: the store.
+      ids: int64 [B].
+      specs: the components of a sample, shapes fully defined.
+
+    Returns:
+      Which were found, bool [B], and for each component a tensor [B, ...], zeros where not found.
+    """
+    found, values = _ops().datacache_gather(
+        ids=ids, path=path, T=[s.dtype for s in specs], shapes=[s.shape for s in specs]
+    )
+    return found, values
+
+
+def put(
+    path: str, ids: tf.Tensor, values: Sequence[tf.Tensor], replaced: tf.Tensor | None = None
+) -> list[tf.Tensor]:
+    """Stores B samples that are absent, as far as there is room; returns `values`, to be used.
+
+    Args:
+      path: the store.
+      ids: int64 [B].
+      values: tensors [B, ...] of the dtypes and shapes that the store was made for.
+      replaced: int64 [B], samples whose room these take; None: none.
+    """
+    if replaced is None:
+        replaced = tf.zeros([0], tf.int64)
+    return _ops().datacache_put(ids=ids, replaced=replaced, values=values, path=path)
+
+
+def read(original, copy, stamp, offset, length, record: bool) -> tf.Tensor:
+    """Reads a record of a file, or all of it, through its local copy; all arguments but the last are scalar tensors.
+
+    A copy that is absent, outdated or damaged is made anew, once; without room for it the original is
+    read. Data that is damaged in the original too is read twice.
+
+    Args:
+      original: any URL that TensorFlow reads.
+      copy: path of the copy; empty for none.
+      stamp: int64, the identity of the original's content.
+      offset: int64, the first byte.
+      length: int64, number of bytes.
+      record: the part is one TFRecord with its framing, which is checked and taken off; otherwise it must
+        be the whole file.
+
+    Raises:
+      tf.errors.DataLossError: damaged in the original, which may have been changed.
+      tf.errors.NotFoundError: neither is there.
+    """
+    return _ops().datacache_read(
+        original=original, copy=copy, stamp=stamp, offset=offset, length=length, record=record
+    )
+
+
+def record_index(original: str, copy: str, stamp: int) -> tf.Tensor:
+    """Where the R records of a TFRecord file begin, and where the last one ends: int64 [R + 1]."""
+    return _ops().datacache_record_index(original=original, copy=copy, stamp=stamp)
+
+
+def check_copy(copy: str) -> bool:
+    """Whether the bytes of a local copy are those that were written."""
+    return bool(_ops().datacache_check_copy(copy=copy))
+
+
+def verify(path: str) -> int:
+    """Reads a whole store; returns how many samples are damaged."""
+    return int(_ops().datacache_verify(path=path))
+
+
+def store_stats(path: str) -> StoreStats:
+    """What a store holds, and what this process did with it."""
+    return StoreStats(*_ops().datacache_stats(path=path).numpy().tolist())
+
+
+def read_stats() -> ReadStats:
+    """What this process read from local copies and from the originals."""
+    return ReadStats(*_ops().datacache_read_stats().numpy().tolist())

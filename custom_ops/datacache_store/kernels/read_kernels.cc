@@ -1,0 +1,309 @@
+// Reading the central storage through local copies, by TensorFlow's file systems.
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "custom_ops/datacache_store/copy.h"
+#include "custom_ops/datacache_store/crc32c.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/env.h"
+
+namespace tensorflow {
+namespace {
+
+using datacache::CopyState;
+
+constexpr int64_t kBlock = 8 << 20;
+constexpr int64_t kFraming = 16;  // of a record: length, its crc, [data], the data's crc
+
+// Of this process.
+struct ReadStats {
+  std::atomic<int64_t> local_reads{0}, local_bytes{0}, original_reads{0}, original_bytes{0};
+  std::atomic<int64_t> original_microseconds{0}, copies{0}, damaged{0}, failed_copies{0};
+};
+
+ReadStats& Counters() {
+  static ReadStats* counters = new ReadStats;
+  return *counters;
+}
+
+// Bytes [offset, offset + length) of a file, fewer at its end. Counts what the central storage costs.
+absl::Status ReadOriginal(RandomAccessFile* file, int64_t offset, int64_t length, std::string* data) {
+  const auto begin = std::chrono::steady_clock::now();
+  data->resize(length);
+  absl::string_view read;
+  const absl::Status status = file->Read(offset, length, &read, data->data());
+  if (!status.ok() && !absl::IsOutOfRange(status)) return status;
+  if (read.data() != data->data()) std::memmove(data->data(), read.data(), read.size());
+  data->resize(read.size());
+  const auto spent = std::chrono::steady_clock::now() - begin;
+  Counters().original_microseconds +=
+      std::chrono::duration_cast<std::chrono::microseconds>(spent).count();
+  Counters().original_bytes += data->size();
+  return absl::OkStatus();
+}
+
+uint64_t Decode(const char* data, int bytes) {
+  uint64_t value = 0;
+  std::memcpy(&value, data, bytes);
+  return value;
+}
+
+// The identity of a file's content as far as size and time of change tell; -1 where neither is known.
+// datacache/source.py computes the same.
+int64_t StampOf(const std::string& path) {
+  uint64_t size, changed;
+  if (path.find("://") == std::string::npos) {
+    struct stat status;  // TensorFlow's own Stat knows whole seconds only
+    if (stat(path.c_str(), &status) != 0) return -1;
+    size = status.st_size;
+    changed = status.st_mtim.tv_sec * uint64_t{1000000000} + status.st_mtim.tv_nsec;
+  } else {
+    FileStatistics status;
+    if (!Env::Default()->Stat(path, &status).ok()) return -1;
+    size = status.length;
+    changed = status.mtime_nsec;
+  }
+  return static_cast<int64_t>((size * 0x9e3779b97f4a7c15u + changed) >> 1);
+}
+
+// Whether `data` begins with a record's length and the length's crc.
+bool HasHeader(absl::string_view data) {
+  return data.size() >= 12 &&
+         Decode(&data[8], 4) == datacache::MaskedCrc32c(datacache::Crc32c(0, data.data(), 8));
+}
+
+// Takes the framing off one record; false where it is damaged.
+bool Unframe(std::string* data) {
+  if (!HasHeader(*data) || data->size() - kFraming != Decode(data->data(), 8)) return false;
+  const size_t n = data->size() - kFraming;
+  if (Decode(&(*data)[12 + n], 4) !=
+      datacache::MaskedCrc32c(datacache::Crc32c(0, &(*data)[12], n))) {
+    return false;
+  }
+  *data = data->substr(12, n);
+  return true;
+}
+
+// Directories that this process does not try to write to again, a copy having failed there.
+bool WithoutRoom(const std::string& directory, bool add) {
+  static std::mutex* mutex = new std::mutex;
+  static auto* directories = new std::set<std::string>;
+  std::lock_guard<std::mutex> guard(*mutex);
+  if (add) directories->insert(directory);
+  return directories->count(directory) > 0;
+}
+
+// One file of the central storage and its local copy.
+class SourceFile {
+ public:
+  SourceFile(const std::string& original, const std::string& copy, int64_t stamp)
+      : original_(original), copy_(copy), stamp_(static_cast<uint64_t>(stamp)) {}
+
+  absl::Status Read(int64_t offset, int64_t length, bool record, std::string* data) {
+    // One try with the copy that is there, and one with a new one.
+    for (int attempt = 0; attempt < 2 && !copy_.empty(); ++attempt) {
+      const CopyState state = ReadCopy(offset, length, record, data);
+      if (state == CopyState::kGood) {
+        ++Counters().local_reads;
+        Counters().local_bytes += data->size();
+        return absl::OkStatus();
+      }
+      if (attempt == 0) TF_RETURN_IF_ERROR(Renew());
+    }
+    std::unique_ptr<RandomAccessFile> file;
+    TF_RETURN_IF_ERROR(Env::Default()->NewRandomAccessFile(original_, &file));
+    ++Counters().original_reads;
+    // All of a file is asked for with one byte more: it must not have grown.
+    const int64_t more = record ? 0 : 1;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      TF_RETURN_IF_ERROR(ReadOriginal(file.get(), offset, length + more, data));
+      if (static_cast<int64_t>(data->size()) == length && (!record || Unframe(data))) {
+        return absl::OkStatus();
+      }
+      LOG(WARNING) << "datacache: damaged data at byte " << offset << " of " << original_ << ", "
+                   << (attempt == 0 ? "reading it again" : "twice");
+      ++Counters().damaged;
+    }
+    return errors::DataLoss("The ", length, " bytes at ", offset, " of ", original_,
+                            " are damaged, or the file was changed after it had been listed. Restore the "
+                            "file, or make a new DataCache, which lists the files anew.");
+  }
+
+  // Makes the copy unless another process just has. Without room for it that is no error.
+  absl::Status Renew() {
+    const std::string directory = copy_.substr(0, copy_.rfind('/'));
+    if (WithoutRoom(directory, false)) return absl::OkStatus();
+    const datacache::DirectoryLock lock(directory);
+    std::string data;
+    if (datacache::ReadCopy(copy_, stamp_, 0, -1, &data) == CopyState::kGood) return absl::OkStatus();
+    std::unique_ptr<RandomAccessFile> file;
+    TF_RETURN_IF_ERROR(Env::Default()->NewRandomAccessFile(original_, &file));
+    ++Counters().original_reads;
+    datacache::CopyWriter writer(copy_);
+    bool written = true;
+    for (int64_t at = 0; written; at += data.size()) {
+      TF_RETURN_IF_ERROR(ReadOriginal(file.get(), at, kBlock, &data));
+      if (data.empty()) break;
+      written = writer.Append(data.data(), data.size());
+    }
+    if (written && StampOf(original_) != static_cast<int64_t>(stamp_)) {
+      return errors::DataLoss(original_, " was changed after it had been listed. Make a new DataCache, which "
+                                         "lists the files anew and begins another store.");
+    }
+    if (written && writer.Finish(stamp_)) {
+      ++Counters().copies;
+    } else {
+      const int reason = errno;
+      ++Counters().failed_copies;
+      WithoutRoom(directory, true);
+      LOG_FIRST_N(WARNING, 3) << "datacache: cannot write " << copy_ << ": " << std::strerror(reason)
+                              << ". What is not copied yet is read from the central storage.";
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  CopyState ReadCopy(int64_t offset, int64_t length, bool record, std::string* data) {
+    CopyState state = datacache::ReadCopy(copy_, stamp_, offset, record ? length : -1, data);
+    const int64_t bytes = data->size();
+    const bool good = record ? Unframe(data) : bytes == length;
+    if (state == CopyState::kGood && !good) state = CopyState::kDamaged;
+    if (state == CopyState::kDamaged || state == CopyState::kOutdated) {
+      if (state == CopyState::kDamaged) {
+        LOG(WARNING) << "datacache: the local copy of " << original_ << " is damaged; copying it again";
+        ++Counters().damaged;
+      }
+      unlink(copy_.c_str());
+    }
+    return state;
+  }
+
+  const std::string original_, copy_;
+  const uint64_t stamp_;
+};
+
+SourceFile FileOf(OpKernelContext* context) {
+  return SourceFile(context->input(0).scalar<tstring>()(), context->input(1).scalar<tstring>()(),
+                    context->input(2).scalar<int64_t>()());
+}
+
+absl::Status CheckScalars(OpKernelContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input(i).NumElements() != 1) {
+      return errors::InvalidArgument("input ", i, " has shape ", context->input(i).shape().DebugString(),
+                                     "; all must be scalars");
+    }
+  }
+  return absl::OkStatus();
+}
+
+class ReadOp : public OpKernel {
+ public:
+  explicit ReadOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("record", &record_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
+    std::string data;
+    OP_REQUIRES_OK(context, FileOf(context).Read(context->input(3).scalar<int64_t>()(),
+                                                 context->input(4).scalar<int64_t>()(), record_, &data));
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &output));
+    output->scalar<tstring>()() = data;
+  }
+
+ private:
+  bool record_;
+};
+
+// Reads the file once, front to back where there is no copy: seeking in a remote file costs more.
+class RecordIndexOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
+    const std::string original = context->input(0).scalar<tstring>()();
+    const std::string copy = context->input(1).scalar<tstring>()();
+    const uint64_t stamp = static_cast<uint64_t>(context->input(2).scalar<int64_t>()());
+    std::string data;
+    if (!copy.empty() && datacache::ReadCopy(copy, stamp, 0, 0, &data) != CopyState::kGood) {
+      unlink(copy.c_str());
+      OP_REQUIRES_OK(context, FileOf(context).Renew());
+    }
+    uint64_t size;
+    OP_REQUIRES_OK(context, Env::Default()->GetFileSize(original, &size));
+    const bool local = !copy.empty() && datacache::ReadCopy(copy, stamp, 0, 0, &data) == CopyState::kGood;
+    std::unique_ptr<RandomAccessFile> file;
+    OP_REQUIRES_OK(context, Env::Default()->NewRandomAccessFile(local ? copy : original, &file));
+    std::vector<int64_t> offsets = {0};
+    std::string window;
+    uint64_t at = 0, window_begin = 0;
+    while (at < size) {
+      if (at < window_begin || at + 12 > window_begin + window.size()) {
+        window_begin = at;
+        OP_REQUIRES_OK(context, ReadOriginal(file.get(), at, std::min<uint64_t>(size - at, 1 << 20), &window));
+      }
+      const absl::string_view rest = absl::string_view(window).substr(at - window_begin);
+      const uint64_t end = HasHeader(rest) ? at + kFraming + Decode(rest.data(), 8) : size + 1;
+      OP_REQUIRES(context, end > at && end <= size,
+                  errors::DataLoss(original, " has no TFRecord at byte ", at,
+                                   ": it is damaged, compressed, or no TFRecord file."));
+      offsets.push_back(end);
+      at = end;
+    }
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(offsets.size())}, &output));
+    std::copy(offsets.begin(), offsets.end(), output->flat<int64_t>().data());
+  }
+};
+
+class CheckCopyOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &output));
+    output->scalar<bool>()() =
+        datacache::CheckCopy(context->input(0).scalar<tstring>()()) == CopyState::kGood;
+  }
+};
+
+class ReadStatsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const ReadStats& c = Counters();
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {8}, &output));
+    auto numbers = output->flat<int64_t>();
+    int i = 0;
+    for (const auto* counter : {&c.local_reads, &c.local_bytes, &c.original_reads, &c.original_bytes,
+                                &c.original_microseconds, &c.copies, &c.damaged, &c.failed_copies}) {
+      numbers(i++) = *counter;
+    }
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("DatacacheRead").Device(DEVICE_CPU), ReadOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheRecordIndex").Device(DEVICE_CPU), RecordIndexOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheCheckCopy").Device(DEVICE_CPU), CheckCopyOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheReadStats").Device(DEVICE_CPU), ReadStatsOp);
+
+}  // namespace
+}  // namespace tensorflow

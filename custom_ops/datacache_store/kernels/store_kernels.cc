@@ -1,0 +1,231 @@
+// The store's operations: they check, allocate, and hand pieces of tensors to it.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/datacache_store/store.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tensorflow {
+namespace {
+
+using datacache::Piece;
+using datacache::Store;
+
+// The stores that this process has open, by path: a pipeline names its store by a string, since a resource
+// would make its iterators impossible to save. A path that has come to be another file is opened anew.
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
+  struct Entry {
+    std::shared_ptr<Store> store;
+    ino_t inode;
+  };
+  static std::mutex* mutex = new std::mutex;
+  static auto* entries = new std::map<std::string, Entry>;
+  struct stat status;
+  const bool exists = stat(path.c_str(), &status) == 0;
+  std::lock_guard<std::mutex> guard(*mutex);
+  const auto found = entries->find(path);
+  // A store that was deleted under a running job stays usable until the job ends.
+  if (found != entries->end() && (!exists || found->second.inode == status.st_ino)) {
+    return found->second.store;
+  }
+  std::string error;
+  std::shared_ptr<Store> store = Store::Open(path, &error);
+  if (store == nullptr) {
+    return errors::FailedPrecondition(error, "; delete it (`tss cache clear`) to begin anew.");
+  }
+  (*entries)[path] = {store, status.st_ino};
+  return store;
+}
+
+class StoreOp : public OpKernel {
+ public:
+  explicit StoreOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("path", &path_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const absl::StatusOr<std::shared_ptr<Store>> store = OpenStore(path_);
+    OP_REQUIRES_OK(context, store.status());
+    ComputeOn(context, store->get());
+  }
+
+ protected:
+  virtual void ComputeOn(OpKernelContext* context, Store* store) = 0;
+  std::string path_;
+};
+
+// Where component tensors [B, ...] keep their rows, in a sample as well as in memory.
+class Rows {
+ public:
+  void Add(const Tensor& tensor, int64_t batch) {
+    const int64_t bytes = batch == 0 ? 0 : tensor.tensor_data().size() / batch;
+    char* data = const_cast<char*>(tensor.tensor_data().data());
+    components_.push_back({data, payload_bytes_, bytes});
+    payload_bytes_ += datacache::AlignUp(bytes, datacache::kAlignment);
+  }
+  std::vector<Piece> Row(int64_t row) const {
+    std::vector<Piece> pieces = components_;
+    for (Piece& piece : pieces) piece.data += row * piece.bytes;
+    return pieces;
+  }
+  absl::Status Check(const Store& store, int64_t batch) const {
+    if (batch == 0 || payload_bytes_ == store.payload_bytes()) return absl::OkStatus();
+    return errors::InvalidArgument("a sample has ", payload_bytes_, " bytes, but the store keeps ",
+                                   store.payload_bytes(), ": decode gave another shape or dtype.");
+  }
+  int64_t payload_bytes() const { return payload_bytes_; }
+
+ private:
+  std::vector<Piece> components_;
+  int64_t payload_bytes_ = 0;
+};
+
+class GatherOp : public StoreOp {
+ public:
+  explicit GatherOp(OpKernelConstruction* context) : StoreOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(context, context->GetAttr("T", &types_));
+    OP_REQUIRES(context, shapes_.size() == types_.size(),
+                errors::InvalidArgument(shapes_.size(), " shapes for ", types_.size(), " types"));
+    for (const DataType type : types_) {
+      OP_REQUIRES(context, DataTypeCanUseMemcpy(type),
+                  errors::InvalidArgument("a store cannot keep ", DataTypeString(type)));
+    }
+  }
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    const auto ids = context->input(0).flat<int64_t>();
+    const int64_t batch = ids.size();
+    Tensor* found = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {batch}, &found));
+    Rows rows;
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      TensorShape shape = shapes_[i];
+      shape.InsertDim(0, batch);
+      Tensor* values = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(i + 1, shape, &values));
+      rows.Add(*values, batch);
+    }
+    OP_REQUIRES_OK(context, rows.Check(*store, batch));
+    auto found_flat = found->flat<bool>();
+    const auto copy = [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const std::vector<Piece> pieces = rows.Row(row);
+        found_flat(row) = store->Get(ids(row), pieces);
+        if (found_flat(row)) continue;
+        for (const Piece& piece : pieces) std::memset(piece.data, 0, piece.bytes);
+      }
+    };
+    // Half a megabyte is some 50 us to copy: what a thread must be woken for at least.
+    const int64_t block = 1 + (int64_t{1} << 19) / (1 + rows.payload_bytes());
+    context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+        batch, thread::ThreadPool::SchedulingParams::Fixed(block), copy);
+  }
+
+ private:
+  std::vector<TensorShape> shapes_;
+  DataTypeVector types_;
+};
+
+class PutOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    const auto ids = context->input(0).flat<int64_t>();
+    const auto replaced = context->input(1).flat<int64_t>();
+    const int64_t batch = ids.size();
+    OP_REQUIRES(context, replaced.size() == 0 || replaced.size() == batch,
+                errors::InvalidArgument(replaced.size(), " samples to replace by ", batch));
+    Rows rows;
+    for (int i = 2; i < context->num_inputs(); ++i) {
+      const Tensor& values = context->input(i);
+      OP_REQUIRES(context, DataTypeCanUseMemcpy(values.dtype()),
+                  errors::InvalidArgument("a store cannot keep ", DataTypeString(values.dtype())));
+      OP_REQUIRES(context, values.dims() > 0 && values.dim_size(0) == batch,
+                  errors::InvalidArgument("values[", i - 2, "] has shape ",
+                                          values.shape().DebugString(), " for ", batch, " ids"));
+      rows.Add(values, batch);
+      context->set_output(i - 2, values);
+    }
+    OP_REQUIRES_OK(context, rows.Check(*store, batch));
+    std::vector<std::vector<Piece>> pieces;
+    for (int64_t row = 0; row < batch; ++row) pieces.push_back(rows.Row(row));
+    store->Put({ids.data(), ids.data() + batch}, pieces,
+               {replaced.data(), replaced.data() + replaced.size()});
+  }
+};
+
+class SetCapacityOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    store->SetCapacity(context->input(0).scalar<int64_t>()());
+  }
+};
+
+class StatsOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    const datacache::Stats s = store->stats();
+    const std::vector<int64_t> numbers = {s.samples, s.payload_bytes, s.capacity, s.stored,   s.hits,
+                                          s.misses,  s.bytes_read,    s.put,      s.rejected, s.corrupt};
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(numbers.size())}, &output));
+    std::copy(numbers.begin(), numbers.end(), output->flat<int64_t>().data());
+  }
+};
+
+class VerifyOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    Tensor* damaged = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &damaged));
+    damaged->scalar<int64_t>()() = store->Verify();
+  }
+};
+
+class CreateOp : public OpKernel {
+ public:
+  explicit CreateOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("path", &path_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const std::string error = Store::Create(path_, context->input(0).scalar<int64_t>()(),
+                                            context->input(1).scalar<int64_t>()());
+    OP_REQUIRES(context, error.empty(), errors::ResourceExhausted(error));
+  }
+
+ private:
+  std::string path_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("DatacacheGather").Device(DEVICE_CPU), GatherOp);
+REGISTER_KERNEL_BUILDER(Name("DatacachePut").Device(DEVICE_CPU), PutOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheSetCapacity").Device(DEVICE_CPU), SetCapacityOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheStats").Device(DEVICE_CPU), StatsOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheVerify").Device(DEVICE_CPU), VerifyOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheCreate").Device(DEVICE_CPU), CreateOp);
+
+}  // namespace
+}  // namespace tensorflow
