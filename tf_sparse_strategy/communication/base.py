@@ -1,6 +1,7 @@
 """The seam every way of summing gradients fits into."""
 
 import abc
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -26,6 +27,23 @@ class Communication(abc.ABC):
         """Raises ValueError, with the remedy, where the scheme cannot run on `topology`."""
         del topology
 
+    def check_optimizer(self, optimizer) -> None:
+        """Raises ValueError, with the remedy, where `optimizer` must not get this scheme's sums.
+
+        Args:
+          optimizer: of Keras 3, or None for one of tf_keras, which does not say which it is.
+        """
+        del optimizer
+
+    def prepare(self, collectives: Collectives) -> "Communication":
+        """The scheme with what it must know of this cluster. Collective; before anything else."""
+        del collectives
+        return self
+
+    def review(self, states: Sequence[tuple[BucketSpec, State]], collectives: Collectives) -> None:
+        """Between epochs, on all workers: time to think again. Collective; does nothing by default."""
+        del states, collectives
+
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         """Makes this worker's memory for `bucket`; nothing by default."""
         del bucket, topology
@@ -35,6 +53,11 @@ class Communication(abc.ABC):
     def keeps_residual(self) -> bool:
         """Whether what is not sent of a bucket stays in its state."""
         return False
+
+    def current(self, state: State, topology: Topology) -> "Communication":
+        """The scheme that summed the last step; of those that change, the one of then. Eager."""
+        del state, topology
+        return self
 
     def share(self, topology: Topology) -> Share:
         """Returns which part of which residual this worker keeps, where the scheme keeps any."""
