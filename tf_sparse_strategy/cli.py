@@ -10,6 +10,7 @@ import tf_sparse_strategy
 
 # Each module has `main(arguments) -> exit code`.
 _COMMANDS = {
+    "cache": ("datacache.command", "list, verify and clear what DataCache keeps on this machine"),
     "doctor": ("tf_sparse_strategy.cluster.doctor", "examine the machines of a job before the job"),
     "netlab": (
         "tf_sparse_strategy.cluster.netlab_command",

@@ -9,7 +9,8 @@ from tools.python_imports import imported_names
 
 # Lowest first; a module imports from its own layer or from one below. ARCHITECTURE.md says why.
 LAYERS = (
-    ("custom_ops", "datacache"),
+    ("custom_ops",),
+    ("datacache",),
     ("lars_pto",),
     (
         "tf_sparse_strategy.call_site",

@@ -24,6 +24,7 @@ namespace {
 using datacache::CopyState;
 
 constexpr int64_t kBlock = 8 << 20;
+constexpr int kReadThreads = 32;
 constexpr int64_t kFraming = 16;  // of a record: length, its crc, [data], the data's crc
 
 // Of this process.
@@ -208,23 +209,34 @@ absl::Status CheckScalars(OpKernelContext* context) {
   return absl::OkStatus();
 }
 
-class ReadOp : public OpKernel {
+// Waits for the storage in threads of its own: tf.data has as many as the machine has cores, which is few
+// where the storage answers slowly.
+class ReadOp : public AsyncOpKernel {
  public:
-  explicit ReadOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ReadOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("record", &record_));
   }
 
-  void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, CheckScalars(context));
-    std::string data;
-    OP_REQUIRES_OK(context, FileOf(context).Read(context->input(3).scalar<int64_t>()(),
-                                                 context->input(4).scalar<int64_t>()(), record_, &data));
-    Tensor* output = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &output));
-    output->scalar<tstring>()() = data;
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    static auto* threads = new thread::ThreadPool(Env::Default(), "datacache_read", kReadThreads);
+    threads->Schedule([this, context, done] {
+      context->SetStatus(Read(context));
+      done();
+    });
   }
 
  private:
+  absl::Status Read(OpKernelContext* context) {
+    TF_RETURN_IF_ERROR(CheckScalars(context));
+    std::string data;
+    TF_RETURN_IF_ERROR(FileOf(context).Read(context->input(3).scalar<int64_t>()(),
+                                            context->input(4).scalar<int64_t>()(), record_, &data));
+    Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+    output->scalar<tstring>()() = data;
+    return absl::OkStatus();
+  }
+
   bool record_;
 };
 

@@ -1,0 +1,152 @@
+"""How much memory the cache may take: the least of what four parties allow."""
+
+import os
+import pathlib
+from typing import NamedTuple
+
+RESERVE_SHARE, RESERVE_BYTES = 0.1, 8 << 30  # kept free of a limit: this share, but no more than that
+
+
+class Limit(NamedTuple):
+    """A number of bytes, and who says so."""
+
+    bytes: int
+    reason: str
+
+
+def least(limits: list[Limit]) -> Limit:
+    """The limit that binds, never below 0."""
+    limit = min(limits, key=lambda one: one.bytes)
+    return Limit(max(limit.bytes, 0), limit.reason)
+
+
+def parse(memory: int | str) -> int | None:
+    """Bytes of a user's limit; None for "auto".
+
+    Example:
+      >>> parse("1.5GB"), parse("200 MB"), parse(4096), parse("auto")
+      (1610612736, 209715200, 4096, None)
+    """
+    if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
+        return memory
+    if memory == "auto":
+        return None
+    units = {"TB": 1 << 40, "GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
+    text = str(memory).strip().upper()
+    for unit, size in units.items():
+        if text.endswith(unit):
+            try:
+                number = float(text.removesuffix(unit))
+            except ValueError:
+                break
+            if number >= 0:
+                return int(number * size)
+    raise ValueError(f'memory={memory!r}: "auto", a number of bytes, or e.g. "20GB".')
+
+
+def _read(path: pathlib.Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _cgroup_directories(root: pathlib.Path) -> list[tuple[pathlib.Path, int]]:
+    """The memory groups of this process from its own up to the top, with their hierarchy's version."""
+    found = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version = 2 if not controllers else 1
+        if version == 1 and "memory" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("memory" if version == 1 else "")
+        group = mount / path.strip("/")
+        while True:
+            found.append((group, version))
+            if group == mount:
+                break
+            group = group.parent
+    return found
+
+
+def cgroup_limits(root: pathlib.Path = pathlib.Path("/")) -> list[Limit]:
+    """What the container or batch system leaves of its memory limit. Files of the cache count already."""
+    limits = []
+    for group, version in _cgroup_directories(root):
+        names = ("memory.max", "memory.current") if version == 2 else (
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+        )
+        most, used = (_read(group / name) for name in names)
+        if not most.isdigit() or not used.isdigit() or int(most) > 1 << 60:
+            continue
+        statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
+        # The kernel drops inactive pages of files before it kills anyone.
+        reclaimable = int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
+        left = int(most) - max(int(used) - reclaimable, 0)
+        limits.append(Limit(left - _reserve(int(most)), f"the memory limit of its control group, {group}"))
+    return limits
+
+
+def available(root: pathlib.Path = pathlib.Path("/")) -> list[Limit]:
+    """What the machine has free."""
+    values = {}
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        values[name] = int(rest.split()[0]) * 1024
+    if "MemAvailable" not in values:
+        return []
+    free = values["MemAvailable"]
+    return [Limit(free - _reserve(values["MemTotal"]), "the machine's free memory")]
+
+
+def _reserve(total: int) -> int:
+    return min(int(total * RESERVE_SHARE), RESERVE_BYTES)
+
+
+def limits(memory: int | str, directory: str, held: int = 0) -> list[Limit]:
+    """All limits on a store.
+
+    Args:
+      memory: the user's.
+      directory: where the store is: a tmpfs such as /dev/shm.
+      held: bytes that the store holds already, which are not to be found again.
+    """
+    status = os.statvfs(directory)
+    machine = [
+        *cgroup_limits(),
+        *available(),
+        Limit(status.f_bavail * status.f_frsize, f"the free space of {directory}"),
+    ]
+    found = [Limit(one.bytes + held, one.reason) for one in machine]
+    user = parse(memory)
+    return found if user is None else [*found, Limit(user, f"memory={memory!r}")]
+
+
+def readable(size: float) -> str:
+    """Bytes for people.
+
+    Example:
+      >>> readable(1536), readable(27 << 30)
+      ('1.5 KB', '27 GB')
+    """
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TB"
+
+
+def forecast(samples: int, sample_bytes: int, limit: Limit, directory: str) -> str:
+    """One or two sentences on what will fit, for the user to read before memory is filled."""
+    need, fits = samples * sample_bytes, min(samples, limit.bytes // sample_bytes)
+    text = f"{samples} decoded samples of {readable(sample_bytes)} are {readable(need)}; "
+    if fits == samples:
+        return text + f"all fit into {directory}."
+    share = 100 * fits / samples
+    text += f"{fits} of them ({share:.0f}%) fit: {readable(limit.bytes)} is the limit, by {limit.reason}. "
+    text += "The others are read and decoded in each epoch."
+    if "free space" in limit.reason and limit.bytes <= 64 << 20:
+        text += f" Docker gives {directory} 64 MB unless started with --shm-size."
+    return text

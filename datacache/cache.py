@@ -1,0 +1,238 @@
+"""DataCache: a data set that is read once, decoded once, and then trained from memory."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from custom_ops.datacache_store import datacache_store as native
+from datacache import budget, order, version
+from datacache import memory as memory_level
+from datacache.local import LocalCopies
+from datacache.pipeline import Loader, apply_augment, sample_spec
+
+_FOREVER = (1 << 63) - 1
+_WARM_BATCH = 64
+
+
+class DataCache:
+    """Keeps a data set's files on the local disk and its decoded samples in shared memory.
+
+    Every sample is read from the central storage once per machine, decoded once, and then gathered from
+    memory into batches, whatever the number of processes; a second run on the machine starts with what the
+    first has left. Samples that do not fit are read (from the local disk) and decoded in each epoch: always
+    the same ones, since nothing is evicted. A source that changed, or another `version`, begins anew.
+
+    Cost: memory of N samples, each rounded up to 64 bytes and with a header of 64; one copy per sample and
+    batch. Not for data sets whose decoding is cheaper than a copy, nor for samples of different shapes.
+
+    Args:
+      source: `TFRecords`, `ImageFolder` or `Samples`.
+      decode: from what the source reads to a sample: a tensor, or a structure of tensors, each of a fixed
+        shape and in the dtype to be kept (uint8 takes a quarter of float32). Random augmentation does not
+        belong here but into `dataset`.
+      local_dir: directory for copies of the source's files, on a local disk; None for none.
+      memory: limit of the store: "auto", bytes, or e.g. "20GB"; 0 for none. The store takes the least
+        of this, the control group's and the machine's free memory, and the free space of `memory_dir`.
+      version: change it when `decode` decodes differently. None: told from decode's code (version.py).
+      memory_dir: a directory on tmpfs. The store stays there after the process; `tss cache` shows and
+        deletes stores.
+
+    Raises:
+      ValueError: a sample that cannot be stored; a directory that is not ours.
+
+    Example:
+      >>> import tempfile
+      >>> from datacache import Samples
+      >>> numbers = Samples(100, lambda i: i)
+      >>> with tempfile.TemporaryDirectory() as directory:  # usually /dev/shm, the default
+      ...     cache = DataCache(numbers, decode=lambda i: tf.cast(i, tf.float32), memory_dir=directory)
+      ...     dataset = cache.dataset(batch_size=10, epochs=2)
+      ...     print(sum(float(tf.reduce_sum(batch)) for batch in dataset))  # doctest: +ELLIPSIS
+      datacache: ...
+      9900.0
+    """
+
+    def __init__(
+        self,
+        source,
+        decode: Callable,
+        local_dir: str | os.PathLike | None = None,
+        memory: int | str = "auto",
+        version: str | None = None,
+        memory_dir: str = "/dev/shm",
+    ):
+        budget.parse(memory)
+        self.source = source
+        self.version = _version_of(decode) if version is None else version
+        self.local = LocalCopies(local_dir)
+        source.open(self.local)
+        read = source.reader()
+
+        def decode_sample(sample):
+            return decode(*read(sample))
+
+        self.spec = sample_spec(decode_sample)
+        flat = tf.nest.flatten(self.spec)
+        name = memory_level.identity(source.fingerprint, self.version, len(source), flat)
+        about = {"source": type(source).__name__, "version": self.version}
+        self.memory = memory_level.Memory(memory_dir, name, len(source), flat, memory, about)
+        self._memory_dir = memory_dir
+        # From sample numbers [b] to samples, in a graph or eagerly.
+        self.load = Loader(decode_sample, self.spec, self.memory)
+        self._forecast_is_printed = False
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def order(self, batch_size: int, seed=0, shuffle="local", fraction=0.1, drop_remainder=False):
+        """The order of a dataset with these arguments (order.py)."""
+        return order.check(
+            order.Order(len(self), batch_size, seed, shuffle, fraction, drop_remainder)
+        )
+
+    def steps_per_epoch(self, batch_size: int, drop_remainder: bool = False) -> int:
+        """Batches in which each sample comes once: what Keras's `fit` is to be told."""
+        return self.order(batch_size, drop_remainder=drop_remainder).steps_per_epoch
+
+    def dataset(
+        self,
+        batch_size: int,
+        augment: Callable | None = None,
+        seed: int = 0,
+        shuffle: str = "local",
+        input_context: tf.distribute.InputContext | None = None,
+        start: int = 0,
+        epochs: int | None = None,
+        fraction: float = 0.1,
+        drop_remainder: bool = False,
+    ) -> tf.data.Dataset:
+        """The batches of a run, epoch after epoch, each sample once per epoch.
+
+        Which samples make up the global batch of a step depends on `batch_size`, `seed`, `shuffle` and
+        `fraction` alone, not on the number of workers; so does what `augment` draws. Worker p of P gets rows
+        p, p + P, ... of it. The dataset's iterators can be saved (`tf.train.Checkpoint`).
+
+        Args:
+          batch_size: of the *global* batch.
+          augment: from the components of a batch, [b, ...] each, to what the model gets. If it has a
+            parameter `seed` it is given int64 [b, 2], a seed per sample and epoch for `tf.random.stateless_*`
+            and `tf.image.stateless_*`; other random operations do not repeat when a run is resumed.
+          seed: of the order and of `augment`; 32 bits, the same on all workers.
+          shuffle: "local": each worker sees the same 1/P of the samples in each epoch, in another order,
+            so that a node needs its share alone. "exchange": `fraction` of the samples change places
+            between epochs. "global": each worker sees any sample in any epoch, for sets that fit a node.
+          input_context: of `distribute_datasets_from_function`; None for one worker.
+          start: steps of the run that are done already; resuming takes no time. See also callbacks.Resume.
+          epochs: the run's last epoch; None: no end, for `fit(steps_per_epoch=cache.steps_per_epoch(...))`.
+          fraction: see `shuffle`.
+          drop_remainder: whether each epoch ends with its last whole batch.
+
+        Raises:
+          ValueError: an argument makes no sense, or an epoch's last batch has fewer rows than workers.
+        """
+        self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
+        plan = self.order(batch_size, seed, shuffle, fraction, drop_remainder)
+        workers = input_context.num_input_pipelines if input_context else 1
+        rows = order.rows_of(input_context.input_pipeline_id if input_context else 0, workers, batch_size)
+        rest = len(self) % batch_size
+        if 0 < rest < workers and not drop_remainder:
+            raise ValueError(
+                f"batch_size={batch_size}: the last of an epoch's {len(self)} samples make a batch of "
+                f"{rest} rows, too few for {workers} workers; pass drop_remainder=True or another batch_size."
+            )
+        load = self.load
+
+        def load_batch(step):
+            ids, epoch = order.batch_ids(step, plan, rows)
+            if drop_remainder or not rest:
+                ids = tf.ensure_shape(ids, [len(rows)])
+            batch = load(ids)
+            if augment is None:
+                return batch
+            return apply_augment(augment, batch, order.augment_seeds(ids, epoch, plan))
+
+        end = _FOREVER if epochs is None else epochs * plan.steps_per_epoch
+        steps = tf.data.Dataset.range(start, end)
+        if epochs is None:
+            steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+    def warm(self, part: int = 0, parts: int = 1, progress: bool = True) -> None:
+        """Reads and decodes now, with a progress bar, what is not in memory yet and has room there.
+
+        Args:
+          part, parts: processes of a machine may each fill one of `parts` parts.
+          progress: whether to show the bar.
+        """
+        self.print_forecast(part == 0)
+        todo = range(part, len(self), parts)
+        bar = tf.keras.utils.Progbar(len(todo), unit_name="sample") if progress else None
+        ids = tf.data.Dataset.range(todo.start, todo.stop, todo.step).batch(_WARM_BATCH)
+        load = self.load
+
+        def filled(batch):
+            first = tf.nest.flatten(load(batch))[0]
+            return tf.shape(first, tf.int64)[0]
+
+        done = 0
+        for count in ids.map(filled, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE):
+            done += int(count)
+            if bar:
+                bar.update(done)
+            if self._is_full():
+                break
+
+    def _is_full(self) -> bool:
+        if self.memory.path is None:
+            return True
+        return native.store_stats(self.memory.path).rejected > 0
+
+    def print_forecast(self, chosen: bool = True) -> None:
+        """Prints once what will fit into memory, unless all is there already."""
+        if self._forecast_is_printed or not chosen:
+            return
+        self._forecast_is_printed = True
+        if self.memory.path and native.store_stats(self.memory.path).stored < len(self):
+            print("datacache:", self.memory.forecast(self._memory_dir), flush=True)
+
+    def stats(self) -> dict[str, float]:
+        """What this process took from where since it began, and what the store holds.
+
+        Reads from the local disk and from the central storage are those of all caches of the process.
+        """
+        read = native.read_stats()
+        found: dict[str, float] = {
+            "samples": len(self),
+            "local_reads": read.local_reads,
+            "local_bytes": read.local_bytes,
+            "original_reads": read.original_reads,
+            "original_bytes": read.original_bytes,
+            "original_seconds": read.original_microseconds / 1e6,
+            "copies": read.copies,
+            "damaged_files": read.damaged,
+        }
+        if self.memory.path:
+            store = native.store_stats(self.memory.path)
+            asked = store.hits + store.misses
+            found |= {
+                "stored": store.stored,
+                "capacity": store.capacity,
+                "memory_bytes": store.stored * self.memory.sample_bytes,
+                "memory_hits": store.hits,
+                "memory_misses": store.misses,
+                "memory_hit_rate": store.hits / asked if asked else 0.0,
+                "bytes_from_memory": store.bytes_read,
+                "rejected": store.rejected,
+                "damaged_samples": store.corrupt,
+            }
+        return found
+
+    def sample(self, number: int) -> Any:
+        """One sample, e.g. to look at; read and decoded if it is not in memory."""
+        batch = self.load(tf.constant([number], tf.int64))
+        return tf.nest.map_structure(lambda rows: rows[0], batch)
+
+
+_version_of = version.of

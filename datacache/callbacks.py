@@ -1,0 +1,132 @@
+"""Keras callbacks: resuming a run in the middle of an epoch, and what the cache did, in Keras's logs."""
+
+import os
+
+import tensorflow as tf
+
+from datacache import order
+from datacache.cache import DataCache
+from datacache.exchange import Exchange
+
+
+class Resume(tf.keras.callbacks.Callback):
+    """Saves model, optimizer and position; a run that begins anew goes on where the last one was saved.
+
+    The position is one number, the steps done: with the dataset's arguments it says which batches follow.
+    With them resumed training equals an uninterrupted one bit for bit, where the model's operations repeat.
+
+    Args:
+      directory: for checkpoints; the last two are kept.
+      model: compiled, with its variables built. What is in the directory is restored at once.
+      every: steps between saves; None: one per epoch.
+
+    Example:
+      >>> import tempfile
+      >>> from datacache import DataCache, Samples
+      >>> cache = DataCache(Samples(64, lambda i: i), lambda i: tf.cast([i, i], tf.float32), memory=0)
+      >>> model = tf.keras.Sequential([tf.keras.layers.Input([2]), tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> resume = Resume(tempfile.mkdtemp(), model)
+      >>> for span in resume.spans(epochs=2, steps_per_epoch=cache.steps_per_epoch(16)):
+      ...     dataset = cache.dataset(16, augment=lambda x: (x / 64, x[:, :1]), start=span.start)
+      ...     _ = model.fit(dataset, callbacks=[resume], verbose=0, **span.fit_arguments())
+      >>> resume.step
+      8
+    """
+
+    def __init__(self, directory: str | os.PathLike, model, every: int | None = None):
+        super().__init__()
+        if every is not None and every < 1:
+            raise ValueError(f"every={every}: must be at least 1 step, or None for epochs.")
+        if model.optimizer is None or not model.built:
+            raise ValueError("Resume needs a model that is compiled and built: call model.build(...) first.")
+        model.optimizer.build(model.trainable_variables)
+        self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=self._step)
+        self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
+        self._manager.restore_or_initialize()
+        self._every, self._saved, self._epoch_start = every, self.step, self.step
+
+    @property
+    def step(self) -> int:
+        """Steps of the run that are done."""
+        return int(self._step.numpy())
+
+    def spans(self, epochs: int, steps_per_epoch: int) -> list[order.Span]:
+        """The calls of `fit` that finish a run of so many epochs, from here on."""
+        return order.spans(self.step, epochs, steps_per_epoch)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch_start = self.step
+
+    def on_train_batch_end(self, batch, logs=None):
+        # `batch` is the last of several where the model is compiled with steps_per_execution.
+        self._step.assign(self._epoch_start + batch + 1)
+        if self._every and self.step - self._saved >= self._every:
+            self._save()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.step != self._saved:
+            self._save()
+
+    def _save(self) -> None:
+        self._manager.save(checkpoint_number=self.step)
+        self._saved = self.step
+
+
+# Names in the logs, and which of DataCache.stats() they count in an epoch.
+_PER_EPOCH = {
+    "datacache_bytes_from_memory": "bytes_from_memory",
+    "datacache_local_bytes": "local_bytes",
+    "datacache_original_bytes": "original_bytes",
+    "datacache_original_seconds": "original_seconds",
+}
+
+
+class CacheMonitor(tf.keras.callbacks.Callback):
+    """Adds to each epoch's logs where its samples came from; optionally TensorBoard scalars.
+
+    `datacache_hit_rate` (share of samples found in memory), `datacache_stored` (samples in memory),
+    `datacache_bytes_from_memory`, `datacache_local_bytes`, `datacache_original_bytes`, and
+    `datacache_original_seconds` (waiting for the central storage, all threads together). Batches are loaded
+    ahead, so that an epoch's first ones may be counted in the epoch before.
+
+    Args:
+      cache: whose numbers.
+      log_dir: for TensorBoard; None for none.
+    """
+
+    def __init__(self, cache: DataCache, log_dir: str | None = None):
+        super().__init__()
+        self._cache, self._before = cache, cache.stats()
+        self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
+
+    def on_epoch_end(self, epoch, logs=None):
+        now = self._cache.stats()
+        found = {name: now.get(key, 0) - self._before.get(key, 0) for name, key in _PER_EPOCH.items()}
+        hits = now.get("memory_hits", 0) - self._before.get("memory_hits", 0)
+        misses = now.get("memory_misses", 0) - self._before.get("memory_misses", 0)
+        found["datacache_hit_rate"] = hits / max(hits + misses, 1)
+        found["datacache_stored"] = now.get("stored", 0)
+        self._before = now
+        if logs is not None:
+            logs.update(found)
+        if self._writer:
+            with self._writer.as_default(step=epoch):
+                for name, value in found.items():
+                    tf.summary.scalar(name, value)
+            self._writer.flush()
+
+
+class ExchangeCallback(tf.keras.callbacks.Callback):
+    """Runs an `Exchange` beside each epoch; on one process of each node."""
+
+    def __init__(self, exchange: Exchange):
+        super().__init__()
+        self._exchange = exchange
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._exchange.start(epoch + 1)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._exchange.finish()

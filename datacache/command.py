@@ -1,0 +1,176 @@
+"""`tss cache`: what is kept on this machine, whether it is sound, and how to be rid of it."""
+
+import argparse
+import json
+import os
+import pathlib
+import time
+
+from datacache import budget, directories
+
+_COMMANDS = {
+    "ls": "the stores in memory: source, decode version, size, age",
+    "stat": "how many samples each store holds",
+    "verify": "read all that is kept; exit code 1 if something is damaged",
+    "clear": "delete stores (by name, or all) and local copies",
+    "doctor": "how much memory a cache may take here, and why",
+}
+_EXAMPLES = """examples:
+  tss cache ls
+  tss cache verify --local-dir /mnt/ssd/cache
+  tss cache clear 0123456789abcdef0123456789abcdef
+  tss cache doctor
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one command; returns its exit code."""
+    lines = [f"  {name:<8} {what}" for name, what in _COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog="tss cache",
+        description="Commands:\n" + "\n".join(lines),
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=_COMMANDS, metavar="COMMAND", help="one of the above")
+    parser.add_argument("names", nargs="*", help="stores, as `ls` shows them; none: all")
+    parser.add_argument("--memory-dir", default="/dev/shm", help="default: %(default)s")
+    parser.add_argument("--local-dir", help="local copies too, for verify and clear")
+    args = parser.parse_args(arguments)
+    root = _root(args.memory_dir)
+    stores = {path.name: path for path in _stores(root)}
+    unknown = [name for name in args.names if name not in stores]
+    if unknown:
+        print(f"No store {unknown[0]!r} in {root}; there are: {', '.join(stores) or 'none'}.")
+        return 2
+    chosen = [stores[name] for name in args.names or stores]
+    local = pathlib.Path(args.local_dir).resolve() if args.local_dir else None
+    if local and not directories.is_ours(local):
+        print(f"{local} is not a cache's directory.")
+        return 2
+    if args.command == "doctor":
+        return _doctor(args.memory_dir)
+    if args.command == "clear":
+        return _clear(chosen, local)
+    if args.command == "verify":
+        return _verify(chosen, local)
+    if not chosen:
+        print(f"No stores in {root}.")
+    for path in chosen:
+        print(_line(path) if args.command == "ls" else _stat(path))
+    return 0
+
+
+def _root(memory_dir: str) -> pathlib.Path:
+    from datacache import memory  # TensorFlow: not for --help
+
+    return memory.root_of(memory_dir)
+
+
+def _stores(root: pathlib.Path) -> list[pathlib.Path]:
+    from datacache import memory
+
+    return memory.stores_in(root)
+
+
+def _about(path: pathlib.Path) -> dict:
+    """What is written beside a store; anything may be wrong with it."""
+    try:
+        about = json.loads((path / "about.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _line(path: pathlib.Path) -> str:
+    about = _about(path)
+    try:
+        size = budget.readable((path / "store").stat().st_blocks * 512)
+    except OSError:
+        size = "no store"
+    created = about.get("created")
+    age = f"{(time.time() - created) / 3600:.1f} h old" if isinstance(created, float) else ""
+    try:
+        with directories.alone(path):
+            use = ""
+    except directories.InUse:
+        use = "in use"
+    # Printed as Python literals: what a file says must not steer a terminal.
+    what = f"{str(about.get('source', '?'))!r} {str(about.get('version', '?'))!r}"
+    return "  ".join(part for part in (path.name, size, what, age, use) if part)
+
+
+def _stat(path: pathlib.Path) -> str:
+    from custom_ops.datacache_store import datacache_store as native
+
+    stats = native.store_stats(str(path / "store"))
+    return (
+        f"{path.name}  {stats.stored} of {stats.samples} samples, room for {stats.capacity}, "
+        f"{budget.readable(stats.payload_bytes)} each"
+    )
+
+
+def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
+    import tensorflow as tf
+
+    from custom_ops.datacache_store import datacache_store as native
+    from datacache import local as local_level
+
+    bad = 0
+    for path in stores:
+        try:
+            damaged = native.verify(str(path / "store"))
+            print(f"{path.name}  {damaged} damaged samples; they will be read again")
+        except tf.errors.FailedPreconditionError as error:
+            damaged = 1
+            print(f"{path.name}  {error.message}")
+        bad += damaged
+    if local:
+        copies = local_level.copies_in(local)
+        damaged = [path for path in copies if not native.check_copy(str(path))]
+        print(f"{local}  {len(copies)} copies, {len(damaged)} damaged; they will be copied again")
+        bad += len(damaged)
+    return 1 if bad else 0
+
+
+def _clear(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
+    from datacache import local as local_level
+    from datacache import memory
+
+    code = 0
+    todo = [(memory.clear, path) for path in stores]
+    if local:
+        todo.append((local_level.clear, local))
+    for clear, path in todo:
+        try:
+            print(f"{path}: {budget.readable(clear(path))} freed")
+        except directories.InUse as error:
+            print(error)
+            code = 1
+    return code
+
+
+def _doctor(memory_dir: str) -> int:
+    """Every limit, and the one that binds."""
+    try:
+        status = os.statvfs(memory_dir)
+        limits = budget.limits("auto", memory_dir)
+    except OSError as error:
+        print(f"{memory_dir} cannot be used: {error}. Name a tmpfs with memory_dir=.")
+        return 1
+    for limit in limits:
+        print(f"  {budget.readable(max(limit.bytes, 0)):>8}  {limit.reason}")
+    least = budget.least(limits)
+    print(f"A cache may take {budget.readable(least.bytes)} here, by {least.reason}.")
+    with open("/proc/mounts") as mounts:
+        kinds = {fields[1]: fields[2] for fields in map(str.split, mounts)}
+    at = pathlib.Path(memory_dir).resolve()
+    kind = next(kinds[str(path)] for path in (at, *at.parents) if str(path) in kinds)
+    code = 0
+    if kind not in ("tmpfs", "ramfs"):
+        print(f"{memory_dir} is on {kind}, not on tmpfs: samples would be written to a disk.")
+        code = 1
+    if status.f_blocks * status.f_frsize <= 64 << 20:
+        print(f"{memory_dir} is as small as Docker makes it: start the container with --shm-size=20g or so.")
+        code = 1
+    return code

@@ -1,0 +1,112 @@
+"""Level 1: copies of the source's files on a local disk, kept for later runs and shared by concurrent ones.
+
+    <local_dir>/.datacache           marker and lease
+    <local_dir>/files/<2 hex>/<hex>  a file's bytes and a footer (copy.h): crc32c, length, stamp
+    <local_dir>/index/<hex>.npy      where the records of TFRecord files begin
+
+A copy's name is a hash of its original's path: whatever a source's files are called, nothing is written
+elsewhere. There is no list of copies: each tells by itself whether it is whole and current.
+"""
+
+import hashlib
+import io
+import logging
+import os
+import pathlib
+
+import numpy as np
+
+from datacache import directories
+
+_log = logging.getLogger("datacache")
+
+
+class LocalCopies:
+    """The copies in a directory.
+
+    Args:
+      directory: made if missing; None for no copies. Where it cannot be made or written, a warning says
+        so, and files are read from the central storage.
+    """
+
+    def __init__(self, directory: str | os.PathLike | None):
+        self.root = None
+        if directory is None:
+            return
+        try:
+            root = directories.claim(directory)
+            for name in ("index", "files", *(f"files/{i:02x}" for i in range(256))):
+                (root / name).mkdir(mode=0o700, exist_ok=True)
+            directories.remove_leftovers(root, "files/??/*.tmp.*", "index/*.tmp.*")
+            self._lease = directories.Lease(root)
+            self.root = root
+        except OSError as error:
+            _log.warning(
+                "datacache: no local copies: %s. Files are read from the central storage each time they "
+                "are not in memory.", error,
+            )
+
+    def path(self, original: str) -> str:
+        """Where the copy of a file is, or would be; empty where there are no copies."""
+        if self.root is None:
+            return ""
+        name = hashlib.sha256(original.encode()).hexdigest()
+        return str(self.root / "files" / name[:2] / name)
+
+    def load_index(self, fingerprint: str) -> np.ndarray | None:
+        """The index that an earlier run saved for a source, int64 [3, R]; None if there is none."""
+        if self.root is None:
+            return None
+        try:
+            data = (self.root / "index" / f"{fingerprint}.npy").read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(data[32:]).digest() != data[:32]:
+            return None
+        return np.load(io.BytesIO(data[32:]), allow_pickle=False)
+
+    def save_index(self, fingerprint: str, index: np.ndarray) -> None:
+        """Saves it, if that is possible."""
+        if self.root is None:
+            return
+        stream = io.BytesIO()
+        np.save(stream, index, allow_pickle=False)
+        data = stream.getvalue()
+        try:
+            directories.write(
+                self.root / "index" / f"{fingerprint}.npy", hashlib.sha256(data).digest() + data
+            )
+        except OSError as error:
+            _log.warning("datacache: the index of records is not kept: %s", error)
+
+
+def copies_in(root: pathlib.Path) -> list[pathlib.Path]:
+    """All copies of a local directory."""
+    return [path for path in root.glob("files/??/*") if ".tmp." not in path.name]
+
+
+def clear(root: pathlib.Path) -> int:
+    """Deletes what we made in a local directory, and it if nothing else is in it; returns bytes.
+
+    Raises:
+      InUse: a running process uses it.
+    """
+    with directories.alone(root):
+        freed = 0
+        for path in [*root.glob("files/??/*"), *root.glob("index/*")]:
+            if not path.is_dir():
+                freed += path.lstat().st_size
+                path.unlink()
+        for path in [*root.glob("files/??"), root / "files", root / "index"]:
+            _remove_if_empty(path)
+        if [path.name for path in root.iterdir()] == [directories.MARKER]:
+            (root / directories.MARKER).unlink()
+            _remove_if_empty(root)
+    return freed
+
+
+def _remove_if_empty(path: pathlib.Path) -> None:
+    try:
+        path.rmdir()
+    except OSError:
+        pass  # somebody else's file is in it, which we did not make

@@ -1,0 +1,232 @@
+"""Which sample stands where: every epoch's order as a pure function of a few integers.
+
+N samples, global batches of B rows, epochs of S steps. Positions 0 ... N - 1 lie in rows: position
+k B + b is row b's k-th member. A base permutation of the run's seed puts samples on positions, so that
+no file order survives. Then
+
+  local      in each epoch each row b permutes its own members: who owns row b needs the same N / B samples
+             in each epoch, and never another's
+  exchange   the same, but before epoch e = 1, 2, ... one of W = ceil(1 / q) windows of consecutive
+             positions, the (e - 1 mod W)-th, is permuted as a whole: q of the samples change rows
+  global     all positions are permuted in each epoch
+
+The rows are the unit of ownership. Worker p of P owns rows p, p + P, ...: the global batch does not depend
+on P, nor does a resumed run depend on anything but (seed, step).
+
+The permutations are TensorFlow's RandomIndexShuffle, a block cipher (Simon): any element in constant time, no
+buffer, not stateful (so that an iterator can be saved).
+
+Source of the scheme: canonical nodes of MosaicML Streaming; partial exchange after Nguyen et al., Why
+Globally Re-shuffle? (IPDPS 2022).
+"""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+SHUFFLES = ("local", "exchange", "global")
+# The last component of a permutation's seed: what it is for.
+_BASE, _ROW, _WINDOW, _ALL, _AUGMENT = range(5)
+
+
+class Order(NamedTuple):
+    """All that an order depends on.
+
+    Attributes:
+      samples: N.
+      batch_size: B, of all workers together.
+      seed: of the run.
+      shuffle: "local", "exchange" or "global".
+      fraction: q, of the samples that change rows per epoch; for "exchange".
+      drop_remainder: whether epochs end with the last whole batch; which samples that leaves out changes
+        from epoch to epoch.
+    """
+
+    samples: int
+    batch_size: int
+    seed: int = 0
+    shuffle: str = "local"
+    fraction: float = 0.1
+    drop_remainder: bool = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """S."""
+        whole, rest = divmod(self.samples, self.batch_size)
+        return whole + (rest > 0 and not self.drop_remainder)
+
+
+def check(order: Order) -> Order:
+    """Returns the order; raises ValueError where it cannot be."""
+    if order.samples < 1:
+        raise ValueError("The source has no samples: check its path or pattern.")
+    if order.batch_size < 1:
+        raise ValueError(f"batch_size={order.batch_size}: must be at least 1.")
+    if order.drop_remainder and order.batch_size > order.samples:
+        raise ValueError(
+            f"batch_size={order.batch_size} with drop_remainder=True: the source has only "
+            f"{order.samples} samples, so that every epoch would be empty; use at most "
+            f"{order.samples}, or drop_remainder=False."
+        )
+    if order.shuffle not in SHUFFLES:
+        raise ValueError(f"shuffle={order.shuffle!r}: choose one of {', '.join(SHUFFLES)}.")
+    if not 0 <= order.seed < 1 << 32:
+        raise ValueError(f"seed={order.seed}: must be an integer of 32 bits, 0 to 2**32 - 1.")
+    if not 0 < order.fraction <= 1:
+        raise ValueError(f"fraction={order.fraction}: must be above 0 and at most 1.")
+    return order
+
+
+def _mix(x):
+    """SplitMix64's finalizer: each bit of the result depends on each bit of x (uint64)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        shifted = tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
+        x = tf.bitwise.bitwise_xor(x, shifted) * tf.constant(factor, tf.uint64)
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(31, tf.uint64)))
+
+
+def _key(seed: int, first, second, purpose: int):
+    """Three 32-bit words per element: the shuffle uses few bits of each, so they must all depend on all."""
+    golden = tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    state = tf.constant(seed * 8 + purpose, tf.uint64)
+    for word in (first, second):
+        state = _mix(state + golden) + tf.cast(word, tf.uint64)
+    one, other = _mix(state + golden), _mix(state + golden + golden)
+    high = tf.bitwise.right_shift(one, tf.constant(32, tf.uint64))
+    return tf.cast(tf.stack([one, high, other], -1), tf.uint32)
+
+
+def _permuted(index, seed: int, first, second, purpose: int, size):
+    """Elements `index` [n] of permutations of `size` elements; `first`, `second` and `size` may be [n]."""
+    index = tf.convert_to_tensor(index, tf.int64)
+    last = tf.broadcast_to(tf.cast(size, tf.int64) - 1, tf.shape(index))
+    # tf.random.experimental.index_shuffle takes vectors too, but pads their seeds along the wrong axis.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=index, seed=_key(seed, first, second, purpose), max_index=last, rounds=8
+    )
+
+
+def windows(order: Order) -> list[tuple[int, int]]:
+    """The W windows of positions, [begin, end), that take turns in changing rows."""
+    count = math.ceil(1 / order.fraction)
+    edges = [round(order.samples * w / count) for w in range(count + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _exchanged(position, epoch, order: Order):
+    """Where the sample of a position stood before all exchanges up to `epoch`."""
+    edges = windows(order)
+    begins = tf.constant([begin for begin, _ in edges], tf.int64)
+    sizes = tf.constant([end - begin for begin, end in edges], tf.int64)
+    window = tf.searchsorted(begins, position, side="right", out_type=tf.int64) - 1
+    begin, size = tf.gather(begins, window), tf.gather(sizes, window)
+    rounds = (tf.cast(epoch, tf.int64) + len(edges) - 1 - window) // len(edges)
+    moved = begin + _permuted(position - begin, order.seed, rounds, window, _WINDOW, size)
+    return tf.where(rounds > 0, moved, position)
+
+
+def member(row, turn, epoch, order: Order):
+    """The sample that row b's `turn`-th step of an epoch shows; vectors welcome."""
+    row = tf.cast(row, tf.int64)
+    turn = tf.cast(turn, tf.int64) + tf.zeros_like(row)
+    samples, batch = order.samples, order.batch_size
+    if order.shuffle == "global":
+        return _permuted(turn * batch + row, order.seed, epoch, 0, _ALL, samples)
+    members = (samples - 1 - row) // batch + 1
+    position = _permuted(turn, order.seed, epoch, row, _ROW, members) * batch + row
+    if order.shuffle == "exchange":
+        position = _exchanged(position, epoch, order)
+    return _permuted(position, order.seed, 0, 0, _BASE, samples)
+
+
+def rows_of(worker: int, workers: int, batch_size: int) -> range:
+    """The rows of a global batch that a worker owns; raises ValueError where that makes no sense."""
+    if not 0 <= worker < workers:
+        raise ValueError(f"worker={worker} of workers={workers}: must be 0 to {workers - 1}.")
+    if batch_size < workers:
+        raise ValueError(
+            f"batch_size={batch_size} with {workers} workers: it is the size of the *global* batch, and "
+            f"each worker needs a row of it; use at least {workers}."
+        )
+    return range(worker, batch_size, workers)
+
+
+def batch_ids(step, order: Order, rows: range) -> tuple[tf.Tensor, tf.Tensor]:
+    """The samples of some rows of the batch of a step.
+
+    Args:
+      step: int64 scalar tensor, counted from the beginning of the run.
+      order: what the run's order is.
+      rows: e.g. those of one worker.
+
+    Returns:
+      int64 [b] sample numbers, in the order of the rows: b = len(rows), or fewer in an epoch's last,
+      incomplete batch; and the epoch, int64 scalar.
+
+    Example:
+      >>> order = Order(samples=6, batch_size=4, shuffle="global")
+      >>> batches = [batch_ids(tf.constant(step, tf.int64), order, range(4))[0] for step in range(2)]
+      >>> [len(ids) for ids in batches], sorted(int(i) for ids in batches for i in ids)
+      ([4, 2], [0, 1, 2, 3, 4, 5])
+    """
+    step = tf.cast(step, tf.int64)
+    epoch, turn = step // order.steps_per_epoch, step % order.steps_per_epoch
+    row = tf.range(rows.start, rows.stop, rows.step, tf.int64)
+    if not order.drop_remainder:
+        row = tf.boolean_mask(row, turn * order.batch_size + row < order.samples)
+    return member(row, turn, epoch, order), epoch
+
+
+def augment_seeds(ids: tf.Tensor, epoch, order: Order) -> tf.Tensor:
+    """A seed for each sample of a batch, another in each epoch: int64 [b, 2], for `tf.random.stateless_*`."""
+    return tf.cast(_key(order.seed, epoch, ids, _AUGMENT)[:, :2], tf.int64)
+
+
+def exchanged_window(epoch: int, order: Order) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """What an exchange moves, for an order with shuffle="exchange".
+
+    Args:
+      epoch: the one after the exchange, 1 or more.
+
+    Returns:
+      int64 [n] each: rows of the window's positions, the samples there before, and those after.
+    """
+    begin, end = windows(order)[(epoch - 1) % len(windows(order))]
+    positions = tf.range(begin, end, dtype=tf.int64)
+
+    def samples(at):
+        base = _exchanged(positions, tf.constant(at, tf.int64), order)
+        return _permuted(base, order.seed, 0, 0, _BASE, order.samples)
+
+    return positions % order.batch_size, samples(epoch - 1), samples(epoch)
+
+
+class Span(NamedTuple):
+    """A call of Keras's `fit`: epochs [initial_epoch, epochs) of `steps_per_epoch` steps, from `start` on."""
+
+    start: int
+    initial_epoch: int
+    epochs: int
+    steps_per_epoch: int
+
+    def fit_arguments(self) -> dict[str, int]:
+        """All but `start`, which is the dataset's."""
+        return {name: value for name, value in self._asdict().items() if name != "start"}
+
+
+def spans(start: int, epochs: int, steps_per_epoch: int) -> list[Span]:
+    """How `fit` goes on at step `start`: the rest of an epoch that was begun, then whole ones.
+
+    Example:
+      >>> [tuple(span) for span in spans(start=25, epochs=4, steps_per_epoch=10)]
+      [(25, 2, 3, 5), (30, 3, 4, 10)]
+    """
+    epoch, done = divmod(start, steps_per_epoch)
+    found = []
+    if done:
+        found.append(Span(start, epoch, epoch + 1, steps_per_epoch - done))
+        epoch += 1
+    if epoch < epochs:
+        found.append(Span(epoch * steps_per_epoch, epoch, epochs, steps_per_epoch))
+    return [span for span in found if span.initial_epoch < epochs]

@@ -1,0 +1,83 @@
+"""From sample numbers to tensors: gathered from memory, and what is not there read, decoded and put there."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from custom_ops.datacache_store import datacache_store as native
+from datacache.memory import Memory
+
+_DECODED_AT_ONCE = 16  # of a batch's misses; batches are loaded in parallel as well
+
+
+def sample_spec(decode_sample: Callable[[tf.Tensor], Any]) -> Any:
+    """The structure that a sample decodes to.
+
+    Raises:
+      ValueError: a component is no tensor of numbers with a fully defined shape.
+    """
+    function = tf.function(decode_sample)
+    traced = function.get_concrete_function(tf.TensorSpec([], tf.int64))
+    outputs = tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
+    for spec in tf.nest.flatten(outputs):
+        if not isinstance(spec, tf.TensorSpec) or spec.dtype in (tf.string, tf.variant, tf.resource):
+            raise ValueError(
+                f"decode returns {spec}: a sample must consist of tensors of numbers; encode strings as "
+                "numbers, and make ragged and sparse tensors dense."
+            )
+        if not spec.shape.is_fully_defined():
+            raise ValueError(
+                f"decode returns a tensor of shape {spec.shape}: all samples must have one fully defined "
+                "shape. For images give `channels=3` to the decoder and resize to a fixed size; "
+                "`tf.ensure_shape` states a shape that TensorFlow cannot infer."
+            )
+    return outputs
+
+
+class Loader:
+    """Loads samples by number: `loader(ids)` in a graph, [b] -> structure of [b, ...].
+
+    Args:
+      decode_sample: from an int64 scalar to a sample, in the graph.
+      spec: the sample's structure.
+      memory: the store.
+    """
+
+    def __init__(self, decode_sample: Callable[[tf.Tensor], Any], spec: Any, memory: Memory):
+        self._decode_sample, self.spec, self._memory = decode_sample, spec, memory
+        self._flat_spec = tf.nest.flatten(spec)
+
+    def __call__(self, ids: tf.Tensor) -> Any:
+        if self._memory.path is None:
+            return self._packed(self._decode(ids))
+        found, values = native.gather(self._memory.path, ids, self._flat_spec)
+
+        def completed():
+            where = tf.where(~found)
+            missing = tf.gather(ids, where[:, 0])
+            fresh = native.put(self._memory.path, missing, self._decode(missing))
+            pairs = zip(values, fresh, strict=True)
+            return [tf.tensor_scatter_nd_update(value, where, new) for value, new in pairs]
+
+        return self._packed(tf.cond(tf.reduce_all(found), lambda: values, completed))
+
+    def _decode(self, ids: tf.Tensor) -> list[tf.Tensor]:
+        return tf.map_fn(
+            lambda sample: tf.nest.flatten(self._decode_sample(sample)),
+            ids,
+            fn_output_signature=self._flat_spec,
+            parallel_iterations=_DECODED_AT_ONCE,
+        )
+
+    def _packed(self, flat: list[tf.Tensor]) -> Any:
+        return tf.nest.pack_sequence_as(self.spec, flat)
+
+
+def apply_augment(augment: Callable, batch: Any, seeds: tf.Tensor) -> Any:
+    """Calls a user's function with the components of a batch, and with `seed=` if it takes that."""
+    arguments = batch if isinstance(batch, tuple) else (batch,)
+    if "seed" in inspect.signature(augment).parameters:
+        return augment(*arguments, seed=seeds)
+    return augment(*arguments)

@@ -1,0 +1,205 @@
+"""Where samples come from: the files of TFRecords, the images of a folder, or a function of a number.
+
+A source has a length, a fingerprint of its content, and `read(id)`, in the graph, what `decode` gets as
+arguments. Files are read through their local copies, if there is a place for them (local.py).
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from concurrent import futures
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from custom_ops.datacache_store import datacache_store as native
+from datacache.local import LocalCopies
+
+_THREADS = 32  # that list or index files at a time: the central storage answers slowly, not little
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+
+
+class SourceFile(NamedTuple):
+    """A file of the central storage: its path, bytes, and time of change in nanoseconds."""
+
+    path: str
+    size: int
+    changed: int
+
+    @property
+    def stamp(self) -> int:
+        """63 bits that stand for the content; read_kernels.cc computes the same."""
+        return (self.size * 0x9E3779B97F4A7C15 + self.changed) % (1 << 64) >> 1
+
+
+def _stat(path: str) -> SourceFile:
+    if "://" not in path:
+        local = os.stat(path)  # gfile knows whole seconds only
+        return SourceFile(path, local.st_size, local.st_mtime_ns)
+    status = tf.io.gfile.stat(path)
+    return SourceFile(path, status.length, status.mtime_nsec)
+
+
+def _stat_all(paths: list[str]) -> list[SourceFile]:
+    with futures.ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(_stat, paths))
+
+
+def _fingerprint(*parts) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+class TFRecords:
+    """The records of TFRecord files; `decode(record)` gets a scalar string.
+
+    Where each record begins must be known before the first batch: the first run on a machine reads all
+    files once, into their local copies if there is a `local_dir`. Compressed files are not supported.
+
+    Args:
+      pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths.
+    """
+
+    def __init__(self, pattern: str | list[str]):
+        self.paths = sorted(tf.io.gfile.glob(pattern)) if isinstance(pattern, str) else list(pattern)
+        if not self.paths:
+            raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
+        self.files = _stat_all(self.paths)
+        self.fingerprint = _fingerprint("TFRecords", [tuple(file) for file in self.files])
+        self._copies = LocalCopies(None)
+        self._index = None
+
+    def open(self, copies: LocalCopies) -> None:
+        """Reads where the records are: from the index of an earlier run, or from the files."""
+        self._copies = copies
+        self._index = copies.load_index(self.fingerprint)
+        if self._index is not None:
+            return
+
+        def offsets(file: SourceFile) -> np.ndarray:
+            return native.record_index(file.path, copies.path(file.path), file.stamp).numpy()
+
+        with futures.ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(offsets, self.files))
+        numbers = np.concatenate([np.full(len(one) - 1, i) for i, one in enumerate(found)])
+        begins = np.concatenate([one[:-1] for one in found])
+        ends = np.concatenate([one[1:] for one in found])
+        self._index = np.stack([numbers, begins, ends - begins]).astype(np.int64)
+        copies.save_index(self.fingerprint, self._index)
+
+    def __len__(self) -> int:
+        if self._index is None:
+            self.open(self._copies)
+        return self._index.shape[1]
+
+    def reader(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+        """The graph function from a sample's number to what `decode` gets."""
+        len(self)
+        index = tf.constant(self._index)
+        originals = tf.constant(self.paths)
+        copies = tf.constant([self._copies.path(path) for path in self.paths])
+        stamps = tf.constant([file.stamp for file in self.files], tf.int64)
+
+        def read(sample):
+            file, offset, length = tf.unstack(tf.gather(index, sample, axis=1))
+            parts = [tf.gather(of_files, file) for of_files in (originals, copies, stamps)]
+            return (native.read(*parts, offset, length, record=True),)
+
+        return read
+
+
+class ImageFolder:
+    """Images in one folder per class; `decode(image, label)` gets the file's bytes and an int64.
+
+    Labels number the classes in the order of their names (`class_names`).
+
+    Args:
+      path: the folder of the folders; any file system that TensorFlow knows.
+    """
+
+    def __init__(self, path: str):
+        folders = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
+        self.class_names = [name for name in folders if tf.io.gfile.isdir(os.path.join(path, name))]
+        self.files, labels = [], []
+        for label, name in enumerate(self.class_names):
+            found = _list_folder(os.path.join(path, name))
+            self.files += found
+            labels += [label] * len(found)
+        if not self.files:
+            raise ValueError(
+                f"ImageFolder: {path!r} has no folders with images ({', '.join(IMAGES)}); each class "
+                "needs one."
+            )
+        self._labels = labels
+        self.fingerprint = _fingerprint("ImageFolder", [tuple(file) for file in self.files], labels)
+        self._copies = LocalCopies(None)
+
+    def open(self, copies: LocalCopies) -> None:
+        """From now on reads through these copies."""
+        self._copies = copies
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def reader(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+        """The graph function from a sample's number to what `decode` gets."""
+        originals = tf.constant([file.path for file in self.files])
+        copies = tf.constant([self._copies.path(file.path) for file in self.files])
+        stamps = tf.constant([file.stamp for file in self.files], tf.int64)
+        sizes = tf.constant([file.size for file in self.files], tf.int64)
+        labels = tf.constant(self._labels, tf.int64)
+
+        def read(sample):
+            parts = [tf.gather(of_files, sample) for of_files in (originals, copies, stamps)]
+            image = native.read(*parts, tf.constant(0, tf.int64), tf.gather(sizes, sample), record=False)
+            return image, tf.gather(labels, sample)
+
+        return read
+
+
+def _list_folder(folder: str) -> list[SourceFile]:
+    """The images of a folder, in the order of their names."""
+    if "://" in folder:
+        names = sorted(name for name in tf.io.gfile.listdir(folder) if name.lower().endswith(IMAGES))
+        return _stat_all([os.path.join(folder, name) for name in names])
+    with os.scandir(folder) as entries:  # a call per folder less than gfile, and no parsing of URLs
+        images = [entry for entry in entries if entry.name.lower().endswith(IMAGES)]
+        found = [
+            SourceFile(entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in images
+        ]
+    return sorted(found)
+
+
+class Samples:
+    """Samples by number; `decode` gets what `read_fn(i)` returns, i an int64 scalar tensor.
+
+    What `read_fn` reads has no local copies. If it is not TensorFlow code, wrap it in
+    `tf.numpy_function`; the dataset's iterators can then not be saved (resume by `start` all the same).
+
+    Args:
+      n: number of samples.
+      read_fn: the same result for the same number in each run.
+      fingerprint: changes when the samples do; nothing here could notice.
+    """
+
+    def __init__(self, n: int, read_fn: Callable, fingerprint: str = ""):
+        if n < 1:
+            raise ValueError(f"Samples: n={n}: must be at least 1.")
+        self._n, self._read = n, read_fn
+        self.fingerprint = _fingerprint("Samples", n, fingerprint)
+
+    def open(self, copies: LocalCopies) -> None:
+        """There is nothing to copy."""
+
+    def __len__(self) -> int:
+        return self._n
+
+    def reader(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+        """The graph function from a sample's number to what `decode` gets."""
+
+        def read(sample):
+            result = self._read(sample)
+            return result if isinstance(result, tuple) else (result,)
+
+        return read

@@ -1,0 +1,221 @@
+"""DataCache from files to batches, in one process: what is read once, and what begins anew."""
+
+import doctest
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import datacache
+import datacache.cache
+import datacache.version
+from tests import datacache_help as help_
+
+
+@pytest.fixture
+def shm(tmp_path):
+    path = tmp_path / "shm"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def pattern(tmp_path):
+    return help_.records(tmp_path / "source")
+
+
+def test_records_once_per_epoch_and_decoded_once(pattern, shm, tmp_path):
+    cache = help_.cache(pattern, shm, tmp_path / "local")
+    before = cache.stats()
+    epochs = help_.numbers_of(cache.dataset(16, epochs=3))
+    assert len(epochs) == 3 * cache.steps_per_epoch(16) == 30
+    for epoch in range(3):
+        assert sorted(np.concatenate(epochs[10 * epoch : 10 * (epoch + 1)])) == list(range(150))
+    stats = cache.stats()
+    assert stats["stored"] == 150
+    assert (stats["memory_misses"], stats["memory_hits"]) == (150, 300)
+    assert stats["local_reads"] - before["local_reads"] == 150
+    assert stats["original_reads"] == before["original_reads"]  # the files were copied by the index
+
+
+def test_without_memory_and_without_copies(pattern, shm):
+    cache = help_.cache(pattern, shm, memory=0)
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+    assert list(shm.iterdir()) == []
+
+
+def test_images(tmp_path, shm):
+    source = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
+    assert source.class_names == ["class_0", "class_1"] and len(source) == 24
+    for local in (None, tmp_path / "local"):
+        cache = datacache.DataCache(source, help_.decode_image, local, memory_dir=str(shm))
+        for _ in range(2):
+            for pixels, labels in cache.dataset(8, epochs=1):
+                numbers = np.round(pixels.numpy().mean(axis=(1, 2, 3)) / 9)
+                np.testing.assert_array_equal(numbers // 12, labels)
+    assert cache.stats()["memory_hits"] >= 48
+
+
+def test_samples_by_number(shm):
+    source = datacache.Samples(10, lambda i: (i, 2 * i))
+    cache = datacache.DataCache(source, lambda i, j: tf.stack([i, j]), memory_dir=str(shm))
+    assert cache.sample(4).numpy().tolist() == [4, 8]
+    rows = np.concatenate([batch.numpy() for batch in cache.dataset(3, epochs=1)])
+    assert sorted(rows.tolist()) == [[i, 2 * i] for i in range(10)]
+
+
+def test_a_second_run_begins_warm(pattern, shm, tmp_path):
+    help_.cache(pattern, shm, tmp_path / "local").warm(progress=False)
+    second = help_.cache(pattern, shm, tmp_path / "local")
+    before = second.stats()
+    help_.numbers_of(second.dataset(16, epochs=1))
+    after = second.stats()
+    assert after["memory_misses"] == before["memory_misses"]
+    assert after["original_reads"] == before["original_reads"]
+
+
+def test_a_changed_source_begins_anew(pattern, shm, tmp_path):
+    local = tmp_path / "local"
+    help_.cache(pattern, shm, local).warm(progress=False)
+    help_.records(tmp_path / "source", first=1000)
+    cache = help_.cache(pattern, shm, local)
+    assert cache.stats()["stored"] == 0
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(1000, 1150))
+
+
+def test_two_versions_side_by_side(pattern, shm):
+    one = help_.cache(pattern, shm, version="one")
+    two = help_.cache(pattern, shm, version="two")
+    one.warm(progress=False)
+    assert (one.stats()["stored"], two.stats()["stored"]) == (150, 0)
+    two.warm(progress=False)
+    assert one.memory.path != two.memory.path
+    assert two.stats()["stored"] == 150
+
+
+def test_versions_follow_the_code():
+    def versions(scale):
+        def plain(x):
+            return x * scale
+
+        def nested(x):
+            return (lambda y: y * 2)(x) + plain(x)
+
+        return datacache.version.of(plain), datacache.version.of(nested)
+
+    assert versions(1) == versions(1)
+    assert versions(1)[0] != versions(2)[0] and versions(1)[1] != versions(2)[1]
+    with pytest.raises(ValueError, match="pass version="):
+        datacache.version.of(tf.function(lambda x: x))
+
+
+def test_what_does_not_fit_is_read_again(pattern, shm, tmp_path, capsys):
+    sample_bytes = 64 + 64 + 128
+    cache = help_.cache(pattern, shm, tmp_path / "local", memory=40 * sample_bytes)
+    for epoch in range(3):
+        before = cache.stats()
+        seen = help_.numbers_of(cache.dataset(16, start=10 * epoch, epochs=epoch + 1))
+        assert sorted(np.concatenate(seen)) == list(range(150))
+        hits = cache.stats()["memory_hits"] - before["memory_hits"]
+        assert hits == (40 if epoch else 0)  # a fixed part: nothing is evicted
+    assert "40 of them (27%) fit" in capsys.readouterr().out
+
+
+def test_the_forecast_is_printed_once_and_only_before_filling(pattern, shm, capsys):
+    cache = help_.cache(pattern, shm)
+    cache.dataset(16)
+    cache.dataset(16)
+    assert capsys.readouterr().out.count("datacache: 150 decoded samples") == 1
+    cache.warm(progress=False)
+    help_.cache(pattern, shm).dataset(16)
+    assert capsys.readouterr().out == ""
+
+
+def test_augmentation_follows_from_the_seed(pattern, shm):
+    cache = help_.cache(pattern, shm)
+
+    def augment(number, data, seed):
+        noise = tf.map_fn(lambda s: tf.random.stateless_uniform([], s), seed, tf.float32)
+        return number, noise
+
+    def of(**arguments):
+        run = cache.dataset(16, lambda batch, seed: augment(**batch, seed=seed), epochs=2, **arguments)
+        return [(n.numpy().tolist(), x.numpy().tolist()) for n, x in run]
+
+    first = of()
+    assert first == of()
+    assert first != of(seed=1)
+    assert of(start=7) == first[7:]  # from any step
+    noise = {}
+    for numbers, values in first:
+        for number, value in zip(numbers, values, strict=True):
+            noise.setdefault(number, set()).add(value)
+    assert all(len(values) == 2 for values in noise.values())  # another one in each epoch
+
+
+def test_iterators_can_be_saved(pattern, shm, tmp_path):
+    cache = help_.cache(pattern, shm)
+    iterator = iter(cache.dataset(16))
+    for _ in range(4):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "iterator"))
+    expected = [help_.check_batch(next(iterator)).tolist() for _ in range(12)]
+    iterator = iter(cache.dataset(16))
+    tf.train.Checkpoint(iterator=iterator).restore(path)
+    assert [help_.check_batch(next(iterator)).tolist() for _ in range(12)] == expected
+
+
+def test_shapes_and_cardinality(pattern, shm):
+    cache = help_.cache(pattern, shm)
+    assert cache.dataset(16).element_spec["data"].shape == [None, 100]
+    assert cache.dataset(15).element_spec["data"].shape == [15, 100]
+    assert cache.dataset(16, drop_remainder=True).element_spec["data"].shape == [16, 100]
+    assert cache.dataset(16).cardinality() == tf.data.INFINITE_CARDINALITY
+    assert cache.dataset(16, epochs=2).cardinality() == 20
+    assert cache.dataset(16, epochs=2, drop_remainder=True).cardinality() == 18
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        (lambda i: tf.strings.as_string(i), "numbers"),
+        (lambda i: tf.zeros([i]), "fully defined"),
+        (lambda i: tf.sparse.eye(3), "numbers"),
+    ],
+)
+def test_samples_that_cannot_be_stored(decode, message, shm):
+    with pytest.raises(ValueError, match=message):
+        datacache.DataCache(datacache.Samples(3, lambda i: i), decode, memory_dir=str(shm))
+
+
+def test_sources_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match="no file matches"):
+        datacache.TFRecords(str(tmp_path / "*"))
+    with pytest.raises(ValueError, match="no folders with images"):
+        datacache.ImageFolder(str(tmp_path))
+    with pytest.raises(ValueError, match="n=0"):
+        datacache.Samples(0, lambda i: i)
+
+
+def test_too_few_rows_for_the_workers(pattern, shm):
+    cache = help_.cache(pattern, shm)
+    context = tf.distribute.InputContext(4, 0, 4)
+    with pytest.raises(ValueError, match="drop_remainder"):
+        cache.dataset(148, input_context=context)
+    cache.dataset(148, input_context=context, drop_remainder=True)
+
+
+def test_files_are_private(pattern, shm, tmp_path):
+    help_.cache(pattern, shm, tmp_path / "local").warm(progress=False)
+    for root in (next(shm.iterdir()), tmp_path / "local"):
+        for directory, _, files in os.walk(root):
+            assert os.stat(directory).st_mode & 0o777 == 0o700, directory
+            for name in files:
+                mode = os.stat(os.path.join(directory, name)).st_mode & 0o777
+                assert mode & 0o077 == 0, name
+
+
+@pytest.mark.parametrize("module", [datacache.cache, datacache.version])
+def test_the_examples_of_the_modules(module):
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,95 @@
+"""How much memory a cache may take: the least of the limits, read from made-up machines."""
+
+import doctest
+import pathlib
+
+import pytest
+
+from datacache import budget
+from datacache.budget import Limit
+
+GB = 1 << 30
+
+
+def machine(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_least_limit_binds():
+    assert budget.least([Limit(5, "a"), Limit(3, "b"), Limit(4, "c")]) == Limit(3, "b")
+    assert budget.least([Limit(-5, "a")]) == Limit(0, "a")
+
+
+@pytest.mark.parametrize("memory", ["12 apples", "GB", -1, 1.5, None, True, "-1GB"])
+def test_no_amount_of_memory(memory):
+    with pytest.raises(ValueError, match="memory="):
+        budget.parse(memory)
+
+
+def test_control_groups_of_version_2(tmp_path):
+    root = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            "sys/fs/cgroup/job/memory.max": f"{10 * GB}\n",
+            "sys/fs/cgroup/job/memory.current": f"{4 * GB}\n",
+            "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {GB}\n",
+            "sys/fs/cgroup/job/step/memory.max": "max\n",
+            "sys/fs/cgroup/job/step/memory.current": f"{GB}\n",
+        },
+    )
+    [limit] = budget.cgroup_limits(root)  # the parent's; the group itself has none
+    assert limit.bytes == 10 * GB - 3 * GB - GB
+    assert "job" in limit.reason
+
+
+def test_control_groups_of_version_1(tmp_path):
+    root = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpu,memory:/docker/x\n3:pids:/\n",
+            "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": f"{2 * GB}\n",
+            "sys/fs/cgroup/memory/docker/x/memory.usage_in_bytes": f"{GB}\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+        },
+    )
+    [limit] = budget.cgroup_limits(root)
+    assert limit.bytes == GB - int(0.2 * GB)
+
+
+def test_no_control_group_no_limit(tmp_path):
+    assert budget.cgroup_limits(machine(tmp_path, {"proc/self/cgroup": "0::/\n"})) == []
+    assert budget.cgroup_limits(tmp_path / "nothing") == []
+
+
+def test_available_memory(tmp_path):
+    root = machine(tmp_path, {"proc/meminfo": "MemTotal: 209715200 kB\nMemAvailable: 104857600 kB\n"})
+    [limit] = budget.available(root)
+    assert limit.bytes == 100 * GB - 8 * GB  # the reserve has a ceiling
+    assert budget.available(tmp_path / "nothing") == []
+
+
+def test_this_machine(tmp_path):
+    limits = budget.limits("1MB", str(tmp_path))
+    assert budget.least(limits) == Limit(1 << 20, "memory='1MB'")
+    assert len(budget.limits("auto", str(tmp_path))) == len(limits) - 1
+    # What the store holds already is not asked for twice.
+    more = budget.limits("auto", str(tmp_path), held=1 << 50)
+    assert budget.least(more).bytes >= 1 << 50
+
+
+def test_forecast():
+    whole = budget.forecast(100, 1024, Limit(GB, "x"), "/dev/shm")
+    assert "100 KB" in whole and "all fit" in whole
+    part = budget.forecast(100, GB, Limit(50 * GB, "the machine's free memory"), "/dev/shm")
+    assert "50 of them (50%)" in part and "free memory" in part and "--shm-size" not in part
+    docker = budget.forecast(1000, 1 << 20, Limit(60 << 20, "the free space of /dev/shm"), "/dev/shm")
+    assert "--shm-size" in docker
+
+
+def test_the_examples_of_the_module():
+    assert doctest.testmod(budget).failed == 0
