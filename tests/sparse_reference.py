@@ -86,6 +86,30 @@ class HiTopK(_Model):
         return total
 
 
+class DGC(HiTopK):
+    """Momentum correction, momentum factor masking and local clipping of Lin et al."""
+
+    def __init__(self, *args, momentum=0.9, nesterov=False, clip_norm=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.momentum, self.nesterov, self.clip_norm = np.float32(momentum), nesterov, clip_norm
+        self.velocities = np.zeros_like(self.residuals)
+
+    def step(self, gradients):
+        if self.clip_norm is not None:
+            limit = self.clip_norm / len(gradients) ** 0.5
+            norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+            gradients = gradients * np.minimum(1, limit / norms).astype(np.float32)
+        return super().step(gradients)
+
+    def sum_shard(self, acc, shard):
+        gradient = acc - self.residuals[:, shard]  # exact where the residual is
+        velocity = self.momentum * self.velocities[:, shard] + gradient
+        ahead = self.momentum * velocity + gradient if self.nesterov else velocity
+        total = super().sum_shard(self.residuals[:, shard] + ahead, shard)
+        self.velocities[:, shard] = np.where(self.residuals[:, shard] == 0, 0, velocity)
+        return total
+
+
 class TopKAllGather(HiTopK):
     """Every worker a node."""
 

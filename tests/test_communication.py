@@ -38,7 +38,7 @@ def test_unknown_names_list_the_known_ones():
 
 @pytest.mark.parametrize("wrong", [None, 3, Dense])
 def test_neither_name_nor_scheme(wrong):
-    with pytest.raises(TypeError, match=r"communication=.* is a .*; pass one of \['dense'"):
+    with pytest.raises(TypeError, match=r"communication=.* is a .*; pass one of \['auto', 'dense'"):
         communication.get(wrong)
 
 
@@ -86,6 +86,17 @@ def test_torus2d_with_one_worker_per_node_and_on_one_node():
 def test_one_worker_costs_nothing(scheme):
     cost = scheme.cost(1000, Topology(nodes=(0,), rank=0), MODEL)
     assert (cost.seconds, cost.bytes) == (0, Bytes())
+
+
+def test_what_oktopk_renews_costs_its_share_of_a_step():
+    """Two nodes of one: 3 collectives each step, a gather every 4th, a consensus (of one cut) every 8th."""
+    apart, phases = Topology((0, 1), 0), LinkModel(0.0, 0.0, 0.0, 0.0, phase=1.0)
+    scheme = communication.OkTopK(0.1, threshold_period=4, boundary_period=8)
+    assert scheme.cost(1000, apart, phases).seconds == 3 + 1 / 4 + 2 / 8
+    bytes_each = LinkModel(0.0, 0.0, 0.0, 1.0)
+    exchanged, gathered, notes = 8 * 50, 8 * 50, 12  # K = 100, half of it to the other node
+    renewed, agreed = 400 / 4, (4 + 4) / 8  # all sums; one int64, there and back in halves
+    assert scheme.cost(1000, apart, bytes_each).seconds == exchanged + gathered + notes + renewed + agreed
 
 
 def test_torus2d_crosses_nodes_g_times_less_than_dense():

@@ -246,6 +246,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             **kwargs,
         )
         variable._weighs_rows = statistic  # read in _reduce_to
+        variable._counts_steps = keras_hooks.is_step_counter(kwargs)  # read in _broadcast_to
         if partition is not None:
             self.slices.add(variable, partition)
         return variable
@@ -389,6 +390,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         pairs = [(_component(value), to) for value, to in value_destination_pairs]
         if reduce_op == ReduceOp.SUM and _are_gradients(pairs):
+            self.gradients.communication.check_optimizer(None)
             return self.reduce_gradients([(coalesced(gradient), to) for gradient, to in pairs])
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
 
@@ -439,8 +441,10 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return local.data if isinstance(local, input_pipeline.Batch) else local
 
     def _broadcast_to(self, tensor, destinations):
-        tensor = _number_as_tensor(tensor, destinations)
-        return self.collectives.broadcast(tf.convert_to_tensor(tensor))
+        tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))
+        if getattr(destinations, "_counts_steps", False):
+            return tensor  # the same everywhere: asking rank 0 would cost every step a message to all
+        return self.collectives.broadcast(tensor)
 
     # ---- input ----------------------------------------------------------------------------------
 

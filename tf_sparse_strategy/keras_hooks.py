@@ -30,6 +30,7 @@ from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.hooking import extended_of, wrap
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
+_OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
 _CONSUMERS = ("fit", "evaluate", "predict")
 
 
@@ -111,6 +112,7 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
         return original(optimizer, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
     present = [(g, v) for g, v in grads_and_vars if g is not None]
+    extended.gradients.communication.check_optimizer(optimizer)
     reduced = extended.reduce_gradients(present)
     clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
     return [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
@@ -268,6 +270,14 @@ def is_layer_statistic(kwargs: dict) -> bool:
         frame.f_code.co_name == "add_weight" and _module(frame).startswith(_KERAS_PACKAGES)
         for frame in _callers()
     )
+
+
+def is_step_counter(kwargs: dict) -> bool:
+    """Whether the variable being created counts the steps of a Keras optimizer: the same on all workers."""
+    first = kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA
+    if not first or not tf.as_dtype(kwargs.get("dtype") or tf.float32).is_integer:
+        return False
+    return any(_module(frame).startswith(_OPTIMIZERS) for frame in _callers())
 
 
 def _is_float(dtype) -> bool:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import resharding
-from tf_sparse_strategy.bucketing import BucketPlan
+from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.residual import RESIDUAL, State
@@ -64,6 +64,15 @@ class Memory(tf.train.experimental.PythonState):
         return [State(variables) for variables in self._lists[plan]]
 
     @property
+    def buckets(self) -> list[tuple[BucketSpec, State]]:
+        """Every bucket of every list, and its variables."""
+        return [
+            (bucket, State(variables))
+            for plan, states in self._lists.items()
+            for bucket, variables in zip(plan.buckets, states, strict=True)
+        ]
+
+    @property
     def has_content(self) -> bool:
         """Whether any scheme remembers anything; the same on all workers."""
         return any(state for states in self._lists.values() for state in states)
@@ -73,6 +82,7 @@ class Memory(tf.train.experimental.PythonState):
         self._epoch = epoch
         for states in self._lists.values():
             self._set_epoch(states)
+        self._communication.review(self.buckets, self._collectives)
 
     def _set_epoch(self, states) -> None:
         for state in states:

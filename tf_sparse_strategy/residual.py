@@ -19,6 +19,7 @@ from tf_sparse_strategy import wire
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.topology import Group, Topology
 
+VELOCITY = "velocity"  # that of the momentum which DGC applies before the selection
 RESIDUAL = "residual"  # the state's name of what conserves the gradient's mass
 
 

@@ -54,6 +54,24 @@ def test_an_exact_phase_begins_with_what_was_kept(here, sparse, exact, mode):
     np.testing.assert_array_equal(step(tf.constant(data[4, rank])), data[4].sum(axis=0))
 
 
+def test_what_was_kept_may_be_more_than_float16_holds(here):
+    """Then it takes as many steps of the exact phase as it needs, and none of them is infinite."""
+    p, steps, each = here.topology.num_workers, 70, 2048.0
+    scheme = Piecewise([(0, HiTopK(0.02)), (steps, Dense())], unit="step")
+    run = sparse_runs.Run(scheme, here, N, "float16")
+    gradient, sent = tf.fill([N], tf.constant(each, tf.float16)), np.zeros(N)
+    for _ in range(steps + 1):
+        handed = run.step(gradient).numpy()
+        assert np.isfinite(handed).all()
+        sent += handed
+    more = 0
+    while run.kept(N).any():
+        sent += run.step(gradient).numpy()
+        more += 1
+    assert (more > 0) == (p > 1)
+    np.testing.assert_array_equal(sent, np.full(N, (steps + 1 + more) * p * each))
+
+
 def test_or_keeps_it_for_the_next_sparse_phase(here):
     p, rank = here.topology.num_workers, here.topology.rank
     run = run_of([(0, HiTopK(0.05)), (2, Dense()), (4, HiTopK(1.0))], here, flush=False)

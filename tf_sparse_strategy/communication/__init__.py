@@ -1,8 +1,11 @@
 """Ways of summing gradients over the workers, behind one interface."""
 
+from tf_sparse_strategy.communication.auto import Auto
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.dgc import DGC
 from tf_sparse_strategy.communication.gtopk import GTopK
+from tf_sparse_strategy.communication.guarded import Guarded
 from tf_sparse_strategy.communication.hitopk import HiTopK
 from tf_sparse_strategy.communication.oktopk import OkTopK
 from tf_sparse_strategy.communication.piecewise import Piecewise
@@ -11,7 +14,7 @@ from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 
-_SCHEMES = (Dense, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
+_SCHEMES = (DGC, Auto, Dense, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
 _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 
 
@@ -38,10 +41,13 @@ def get(communication: str | Communication) -> Communication:
 
 
 __all__ = [
+    "DGC",
+    "Auto",
     "Communication",
     "Cost",
     "Dense",
     "GTopK",
+    "Guarded",
     "HiTopK",
     "LinkModel",
     "OkTopK",

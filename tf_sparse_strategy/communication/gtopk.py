@@ -56,7 +56,7 @@ class GTopK(MessageCommunication):
     sum are applied, and those of many nodes compete for them. On one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -67,7 +67,7 @@ class GTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        message, kept = self._select(x, state)
+        message, kept, _ = self._select(x, state)
         packing = self.packing(x.shape[0])
         rounds = tree(share.holders)
         for moves in rounds:

@@ -31,7 +31,7 @@ class HiTopK(MessageCommunication):
     a node, as in `TopKAllGather`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -43,11 +43,14 @@ class HiTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        message, kept = self._select(x, state)
-        messages = collectives.all_gather(message, share.group, purpose="gradients")
-        packing = self.packing(x.shape[0])
-        summed, finite = self._spread(messages, packing, share.holders, 0, share, collectives)
+        message, kept, _ = self._select(x, state)
+        summed, finite = self._exchange(message, x.shape[0], share, collectives)
         return summed, {} if kept is None else {RESIDUAL: kept}, finite
+
+    def _exchange(self, message, n: int, share: Share, collectives):
+        """(the sum of all shards, whether it is finite) from one message of each holder's n elements."""
+        messages = collectives.all_gather(message, share.group, purpose="gradients")
+        return self._spread(messages, self.packing(n), share.holders, 0, share, collectives)
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         gathered = cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)

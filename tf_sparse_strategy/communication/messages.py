@@ -5,10 +5,11 @@ import dataclasses
 
 import tensorflow as tf
 
-from custom_ops import mstopk, mstopk_error_feedback
+from custom_ops import mstopk_error_feedback
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.packing import INDEX_CODINGS, WIRE_DTYPES, Packing
+from tf_sparse_strategy.communication.selectors import SELECTORS, select
 from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
@@ -24,6 +25,8 @@ class MessageCommunication(SparseCommunication):
       wire_dtype: dtype of values between nodes: None (float32), "float16" or "bfloat16". What rounding
         takes away stays in the residual.
       index_coding: "int32", or "delta" for about a quarter of the bits, at some computation.
+      selector: how the largest entries are found: "exact", or estimated, for comparison: "gaussian" or
+        "sampled" (selectors.py).
 
     Raises:
       ValueError: an argument is not one of these.
@@ -31,11 +34,16 @@ class MessageCommunication(SparseCommunication):
 
     wire_dtype: str | None = None
     index_coding: str = "int32"
+    selector: str = "exact"
 
     def __post_init__(self):
         super().__post_init__()
         name = type(self).__name__
-        for argument, allowed in (("wire_dtype", WIRE_DTYPES), ("index_coding", INDEX_CODINGS)):
+        for argument, allowed in (
+            ("wire_dtype", WIRE_DTYPES),
+            ("index_coding", INDEX_CODINGS),
+            ("selector", SELECTORS),
+        ):
             if getattr(self, argument) not in allowed:
                 raise ValueError(
                     f"{name}({argument}={getattr(self, argument)!r}) is not one of {allowed}."
@@ -69,15 +77,19 @@ class MessageCommunication(SparseCommunication):
         """The message of K of `n` elements."""
         return Packing(n, self.count(n), self.wire_dtype, self.index_coding)
 
-    def _select(self, x: tf.Tensor, state: State) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """(message [1, words] of the K largest of `x` [n] plus residual, what then stays of it or None)."""
+    def _select(self, x: tf.Tensor, state: State) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+        """Selects from `x` [n] plus residual: (message [1, words], what stays or None, indices [K])."""
         packing, own = self.packing(x.shape[0]), state.get(RESIDUAL)
-        if own is None:
-            (values, indices), kept = mstopk(x, packing.k), None
+        if own is None or self.selector != "exact":
+            acc = x if own is None else x + own
+            values, indices = select(acc, packing.k, self.selector)
+            taken = indices[tf.newaxis], packing.lost(values)
+            kept = None if own is None else take_out(acc[tf.newaxis], *taken)[0]
         else:
             values, indices, kept, _ = mstopk_error_feedback(x, own, packing.k)
             kept = keep_lost(kept, indices, packing.lost(values))
-        return packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values)), kept
+        message = packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values))
+        return message, kept, indices
 
     def _spread(self, messages, packing, count, stride, share, collectives):
         """The sum of all shards, each added up message by message, in order.

@@ -12,6 +12,7 @@ from tf_sparse_strategy.communication.messages import (
     unpack_and_add,
 )
 from tf_sparse_strategy.communication.packing import Packing
+from tf_sparse_strategy.communication.selectors import select
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
@@ -40,7 +41,7 @@ class ShardedTopK(MessageCommunication):
     wait. On one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -57,7 +58,7 @@ class ShardedTopK(MessageCommunication):
         packing = self._block(n, share)
         acc = x if own is None else x + own
         acc = tf.reshape(tf.pad(acc, [[0, holders * packing.n - n]]), [holders, packing.n])
-        values, indices = mstopk(acc, packing.k)
+        values, indices = select(acc, packing.k, self.selector)
         messages = packing.pack(values, indices, all_finite(values))
         received, _ = collectives.all_to_all(messages, group=share.group, purpose="gradients")
         total, finite = unpack_and_add(received, packing, holders)

@@ -24,7 +24,7 @@ class TopKAllGather(HiTopK):
     latency for few, small buckets.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
 
     Example:
       >>> import tf_sparse_strategy as tss

@@ -1,0 +1,137 @@
+"""Auto under real workers: all decide alike, residuals follow, and `fit` trains with what was chosen."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import oracle, sparse_runs
+from tf_sparse_strategy import residual
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel
+from tf_sparse_strategy.communication.auto import CHOICE, selection_seconds
+from tf_sparse_strategy.topology import Topology
+
+N = 1001
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
+SLOW = LinkModel(0.0, 0.0, 0.0, 1e-3)
+
+
+@pytest.fixture
+def here(topology):
+    """Workers that pose as standing on two nodes, or more where they would be uneven."""
+    p = topology.num_workers
+    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
+    return Collectives(Topology(nodes, topology.rank))
+
+
+def names(scheme, topology):
+    return [type(s).__name__ for s in scheme.schemes(topology)]
+
+
+def run_of(here, links, **options):
+    scheme = Auto(0.05, links=links, **options).prepare(here)
+    return sparse_runs.Run(scheme, here, N)
+
+
+def review(run, here, links):
+    """As at the beginning of an epoch after which the links are others."""
+    run.scheme.measured.links = links
+    bucket = sparse_runs.bucket_of(N)
+    run.scheme.review([(bucket, residual.State(run.variables))], here)
+    return names(run.scheme, here.topology)[int(run.variables[CHOICE])]
+
+
+def test_what_is_measured_is_the_same_everywhere(here, comm):
+    scheme = Auto(0.05).prepare(here)
+    links = scheme.measured.links
+    if here.topology.num_workers > 1:
+        assert links.cross_beta > 0 and 1e-11 < links.selection < 1e-5
+    for other in comm.all_gather(tf.constant([[links.cross_beta, links.selection]], tf.float64)):
+        np.testing.assert_array_equal(other, [links.cross_beta, links.selection])
+    run = sparse_runs.Run(scheme, here, N)
+    number = run.variables[CHOICE].numpy()
+    assert (comm.all_gather(run.variables[CHOICE][tf.newaxis]).numpy() == number).all()
+    run.step(tf.ones([N]))
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_it_is_the_scheme_it_chooses(here, mode):
+    p, rank = here.topology.num_workers, here.topology.rank
+    data = sparse_runs.floats(3, p, N, 3)
+    for links, same in ((FREE, Dense()), (SLOW, HiTopK(0.05))):
+        run, plain = run_of(here, links), sparse_runs.Run(same, here, N)
+        step = run.step if mode == "function" else run.eager_step
+        for g in data:
+            mine = tf.constant(g[rank])
+            np.testing.assert_allclose(step(mine), plain.step(mine), rtol=1e-6, atol=1e-6)
+
+
+def test_residuals_follow_the_choice(here):
+    """Sparse, exact, sparse again, by the same traced function; nothing is lost on the way."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run, data = run_of(here, SLOW), sparse_runs.integers(3, p, N, 6)
+    sums, kept, chosen = [], [], []
+    for g, links in zip(data, (SLOW, SLOW, FREE, FREE, SLOW, SLOW), strict=True):
+        chosen.append(review(run, here, links))
+        sums.append(run.step(tf.constant(g[rank])).numpy())
+        kept.append(run.kept(N).any())
+        np.testing.assert_array_equal(sum(sums) + run.kept(N), data[: len(sums)].sum(axis=(0, 1)))
+    if p > 1:  # all links cost nothing: no scheme would gain what a change takes, so the old one stays
+        assert chosen[0] == "HiTopK" and all(kept)
+    run.scheme.measured.links = FREE
+    run.variables[CHOICE].assign(0)
+    last = run.step(tf.zeros([N])).numpy()
+    np.testing.assert_array_equal(sum(sums) + last, data.sum(axis=(0, 1)))
+    assert not run.kept(N).any()
+
+
+def test_an_exact_bucket_that_is_not_finite_has_a_say(here):
+    """Or what another bucket's sparse scheme sent would be lost with the skipped step."""
+    run = run_of(here, FREE)
+    for value in (1.0, np.nan):
+        state = residual.State(run.variables)
+        run.scheme.reduce(tf.fill([N], value), state, here)
+        assert bool(state.finite) == np.isfinite(value)
+
+
+def test_a_change_is_decided_by_all_and_logged_once(here, caplog):
+    run = run_of(here, LinkModel(0.0, 0.0, 0.0, 1e-9, selection=1.0))  # slow processors
+    assert names(run.scheme, here.topology)[int(run.variables[CHOICE])] in ("Dense", "Torus2D")
+    if here.topology.num_workers == 1:
+        return
+    with caplog.at_level("WARNING"):
+        assert review(run, here, SLOW) == "HiTopK"
+    said = [r.getMessage() for r in caplog.records if "now go by" in r.getMessage()]
+    assert len(said) == (here.topology.rank == 0)
+    assert not said or f"{N} elements" in said[0] and "HiTopK(density=0.05" in said[0]
+
+
+def test_measuring_again_takes_no_more_than_its_part(here, monkeypatch):
+    run = sparse_runs.Run(Auto(0.05, recheck=0.01).prepare(here), here, N)
+    known, bucket = run.scheme.measured, sparse_runs.bucket_of(N)
+    calls = []
+    monkeypatch.setattr(Auto, "_measure", lambda self, comm: calls.append(1) or known)
+    states = [(bucket, residual.State(run.variables))]
+    run.scheme.review(states, here)
+    assert not calls
+    if here.topology.rank == 0:  # it is rank 0's clock that counts
+        known.ended = time.monotonic() - 101 * known.seconds
+    run.scheme.review(states, here)
+    assert len(calls) == (here.topology.num_workers > 1)
+
+
+def test_fit(keras, comm, topology):
+    """In each Keras, with the epochs' reviews; all workers end with the same weights."""
+    strategy, model, history = sparse_runs.fit(keras, Auto(0.1, links=SLOW), epochs=3)
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    apart = topology.num_nodes > 1
+    kept = [r for r in sparse_runs.kept(strategy.extended.gradients) if r.ndim]
+    assert any(r.any() for r in kept) == apart
+
+
+def test_selecting_takes_time(comm, topology):
+    assert (selection_seconds(comm, 0.01) > 0) == (topology.num_workers > 1)

@@ -1,0 +1,100 @@
+"""DGC is the paper's, keeps all that it has not sent, and refuses what would apply momentum twice."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import sparse_reference
+from tests.multiprocess import oracle, sparse_runs
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import DGC, Dense, Piecewise
+from tf_sparse_strategy.topology import Topology
+
+N, DENSITY = 203, 0.05
+
+
+@pytest.fixture
+def here(topology):
+    """Workers that pose as standing on two nodes, or more where they would be uneven."""
+    p = topology.num_workers
+    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
+    return Collectives(Topology(nodes, topology.rank))
+
+
+@pytest.mark.usefixtures("partners")
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"momentum": 0.5, "clip_norm": 5.0}], ids=str)
+def test_same_steps_as_the_numpy_model(here, options):
+    """Whole numbers and momentum 0.5 are exact; else sums that are rounded elsewhere differ slightly."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(DGC(DENSITY, **options), here, N)
+    model = sparse_reference.DGC(here.topology.nodes, N, DENSITY, **options)
+    for g in sparse_runs.integers(1, p, N, 5):
+        g = g + np.arange(N, dtype=np.float32) / 256  # no ties
+        np.testing.assert_allclose(run.step(tf.constant(g[rank])), model.step(g), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.usefixtures("partners")
+def test_without_momentum_it_is_hitopk(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(DGC(DENSITY, momentum=0.0), here, N)
+    data = sparse_runs.integers(1, p, N, 4)
+    sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
+    np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
+
+
+@pytest.mark.usefixtures("partners")
+def test_momentum_is_gathered_while_waiting_and_cleared_when_sent(here):
+    """One entry is always the largest; another waits, and its second half comes with momentum."""
+    p = here.topology.num_workers
+    run = sparse_runs.Run(DGC(1e-9, momentum=0.5), here, 2 * here.topology.local_workers)
+    n = run.variables["velocity"].shape[0]
+    gradient = np.zeros(n * here.topology.local_workers, np.float32)
+    gradient[0], gradient[1] = 8, 5
+    sums = [run.step(tf.constant(gradient)).numpy()[:2] / p for _ in range(2)]
+    # Step 1 sends 8. Step 2: 8 again (its velocity was cleared) against 5 + (2.5 + 5) = 12.5.
+    np.testing.assert_array_equal(sums, [[8, 0], [0, 12.5]])
+
+
+def test_warm_up_keeps_the_velocity(here):
+    if here.topology.num_workers == 1:
+        return
+    scheme = Piecewise([(0, DGC(0.2)), (2, DGC(DENSITY))], unit="step")
+    scheme.validate(here.topology)
+    run = sparse_runs.Run(scheme, here, N)
+    assert {"residual", "velocity", "step", "phase"} == set(run.variables)
+    for _ in range(3):
+        run.step(tf.range(N, dtype=tf.float32))
+    assert run.variables["velocity"].numpy().any()
+
+
+def test_one_node_and_mixtures_are_refused(here):
+    with pytest.raises(ValueError, match="needs two nodes"):
+        DGC().validate(Topology((0, 0), 0))
+    with pytest.raises(ValueError, match="some of its schemes apply momentum"):
+        Piecewise([(0, DGC()), (3, Dense())]).validate(Topology((0, 1), 0))
+
+
+def test_fit_with_sgd_alone(keras, comm, topology):
+    def fit(optimizer):
+        return sparse_runs.fit(keras, DGC(0.1, momentum=0.5), epochs=4, optimizer=optimizer)
+
+    if topology.num_nodes == 1:
+        with pytest.raises(ValueError, match="needs two nodes"):
+            fit(None)
+    elif keras.__name__ == "tf_keras":
+        with pytest.raises(ValueError, match="must know the optimizer"):
+            fit(lambda: keras.optimizers.SGD(0.05))
+    else:
+        for wrong in (keras.optimizers.Adam, lambda: keras.optimizers.SGD(0.05, momentum=0.9)):
+            with pytest.raises(ValueError, match="applies momentum itself"):
+                fit(wrong)
+        _, model, history = fit(lambda: keras.optimizers.SGD(0.05))
+        for weight in model.get_weights():
+            oracle.assert_identical(comm, weight)
+        assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+@pytest.mark.parametrize("wrong", [{"momentum": 1.0}, {"clip_norm": 0}, {"error_feedback": False}])
+def test_arguments_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DGC(**wrong)

@@ -1,0 +1,109 @@
+"""Guarded: eps is what the paper defines, and what is done beyond the limit is done by all."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import sparse_reference
+from tests.multiprocess import oracle, sparse_runs
+from tests.mstopk_reference import top_k
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Dense, Guarded, HiTopK, OkTopK, ShardedTopK
+from tf_sparse_strategy.communication.guarded import EPS, LEVEL
+from tf_sparse_strategy.topology import Topology
+
+N, DENSITY = 203, 0.05
+
+
+@pytest.fixture
+def here(topology):
+    """Workers that pose as standing on two nodes, or more where they would be uneven."""
+    p = topology.num_workers
+    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
+    return Collectives(Topology(nodes, topology.rank))
+
+
+def top(x):
+    result = np.zeros_like(x)
+    chosen = top_k(x, sparse_reference.count(DENSITY, len(x)))
+    result[chosen] = x[chosen]
+    return result
+
+
+@pytest.mark.parametrize("kind", [HiTopK, ShardedTopK, OkTopK])
+def test_eps_is_the_papers(here, kind):
+    """Every second step, from the NumPy model's residuals before that step and its result."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Guarded(kind(DENSITY), limit=1e9, every=2), here, N)
+    model = getattr(sparse_reference, kind.__name__)(here.topology.nodes, N, DENSITY)
+    for number, g in enumerate(sparse_runs.floats(1, p, N, 4)):
+        kept = model.residuals.reshape(model.holders, -1)[:, :N].sum(axis=0)
+        expected = model.step(g)
+        np.testing.assert_allclose(run.step(tf.constant(g[rank])), expected, rtol=1e-5, atol=1e-5)
+        if number % 2 and p > 1:
+            summed = g.sum(axis=0)
+            eps = np.linalg.norm(top(summed + kept) - top(expected)) / np.linalg.norm(summed)
+            np.testing.assert_allclose(run.variables[EPS], eps, rtol=1e-4)
+            assert eps > 0.01  # or this would prove nothing
+
+
+def test_beyond_the_limit_a_step_is_dense(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Guarded(HiTopK(DENSITY), limit=1e-6, every=3, action="dense"), here, N)
+    data = sparse_runs.integers(1, p, N, 4)
+    sums = [run.step(tf.constant(g[rank])).numpy() for g in data[:2]]
+    assert run.kept(N).any() == (p > 1)
+    sums.append(run.step(tf.constant(data[2, rank])).numpy())
+    assert not run.kept(N).any()
+    np.testing.assert_array_equal(sum(sums), data[:3].sum(axis=(0, 1)))
+    sums.append(run.step(tf.constant(data[3, rank])).numpy())
+    np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
+
+
+def test_beyond_the_limit_density_is_raised(here):
+    """Twice at most; within the limit never. Nothing is lost on the way."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    data = sparse_runs.integers(2, p, N, 5)
+    for limit, levels in ((1e-6, [1, 2, 2, 2, 2]), (1e9, [0] * 5)):
+        run = sparse_runs.Run(Guarded(HiTopK(DENSITY), limit, every=1, action="density"), here, N)
+        sums, found, applied = [], [], []
+        for g in data:
+            sums.append(run.step(tf.constant(g[rank])).numpy())
+            found.append(int(run.variables[LEVEL]))
+            applied.append(np.count_nonzero(sums[-1]))
+        np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
+        if p > 1:
+            assert found == levels
+            assert (applied[2] > 4 * applied[0]) == (levels[1] > 0)
+
+
+def test_beyond_the_limit_rank_0_warns(here, capfd):
+    p, rank = here.topology.num_workers, here.topology.rank
+    for limit in (1e9, 1e-6):
+        capfd.readouterr()
+        run = sparse_runs.Run(Guarded(HiTopK(DENSITY), limit, every=1), here, N)
+        run.step(tf.constant(sparse_runs.floats(1, p, N, 1)[0, rank]))
+        assert ("WARNING: Guarded" in capfd.readouterr().err) == (p > 1 and rank == 0 and limit < 1)
+
+
+def test_a_step_that_is_not_finite_leaves_no_trace(here):
+    run = sparse_runs.Run(Guarded(HiTopK(DENSITY), 1e-6, every=1, action="dense"), here, N)
+    run.step(tf.range(N, dtype=tf.float32))
+    before = {name: variable.numpy().tobytes() for name, variable in run.variables.items()}
+    assert not np.isfinite(run.step(tf.fill([N], np.nan)).numpy()).all()
+    if here.topology.num_workers > 1:
+        assert before == {name: variable.numpy().tobytes() for name, variable in run.variables.items()}
+
+
+def test_fit_with_the_guard(keras, comm, topology):
+    strategy, model, history = sparse_runs.fit(keras, Guarded(HiTopK(0.1), 0.5, every=2, action="dense"))
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scheme": Dense()}, {"limit": 0}, {"every": 0}, {"action": "stop"}], ids=str
+)
+def test_arguments_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Guarded(**{"scheme": HiTopK(), "limit": 1.0, **wrong})

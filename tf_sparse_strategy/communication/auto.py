@@ -1,0 +1,225 @@
+"""Auto: for each bucket the scheme that is predicted to be fastest on this cluster."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from custom_ops import mstopk_error_feedback
+from tf_sparse_strategy import link_measurement, residual
+from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.hitopk import HiTopK
+from tf_sparse_strategy.communication.messages import unpack_and_add
+from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
+from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.switching import Switching
+from tf_sparse_strategy.communication.torus2d import Torus2D
+from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.residual import State
+from tf_sparse_strategy.topology import Topology
+
+CHOICE = "choice"  # the state's name of the number of the chosen scheme
+GAIN = 0.8  # sparse gradients cost accuracy: they are to take less than this part of the best exact time
+STAY = 0.9  # and a change is to bring as much, or predictions that differ by noise would alternate
+_SAMPLE, _ROUNDS = 1 << 20, 5  # elements and repetitions of the measured selection
+
+
+@dataclasses.dataclass
+class _Measured:
+    """What was found out about the cluster; renewed while training."""
+
+    links: LinkModel
+    seconds: float  # the measurement took
+    ended: float  # time.monotonic()
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto(Switching):
+    """The cheapest of `Dense`, `Torus2D`, `HiTopK` and `ShardedTopK` for each bucket, by the cost model.
+
+    When the strategy is created the workers measure their links (some seconds), and what selecting takes
+    per element. Each scheme's `cost` then predicts its time for each bucket. The fastest exact scheme is
+    taken unless a sparse one takes less than 0.8 of its time. At the beginning of an epoch of `fit` the
+    measurement is repeated if since the last one so much time has passed that it takes at most `recheck`
+    of it; a choice is changed where another scheme would take less than 0.9 of its time. Rank 0 decides
+    for all, and logs each choice with its reason. When a bucket turns exact, its first exact step also
+    sums what the residual holds.
+
+    Left out, because by the model none is ever faster than both `HiTopK` and `ShardedTopK`: `GTopK` and
+    `OkTopK`; and `TopKAllGather`, whose residuals are each worker's. (With one worker per node it is
+    `HiTopK`.)
+
+    When not to use it: for runs that must be repeatable to the bit, as measurements differ; give it `links`
+    then. It predicts buckets one after the other, and does not know what hides behind the computation; nor
+    how much accuracy a density costs.
+
+    Args:
+      density: part of the elements that sparse schemes send, 0 < density <= 1.
+      wire_dtype, index_coding: of their messages, see `HiTopK`.
+      recheck: part of the training time, at most, that measuring again may take; 0 for never.
+      links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; nothing is measured then.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy(communication=tss.communication.Auto(density=0.01))
+
+    Source: this library; the criterion of Agarwal et al., "On the Utility of Gradient Compression in
+    Distributed Training Systems", MLSys 2022: not slower than a good dense sum.
+    """
+
+    density: float = 0.01
+    wire_dtype: str | None = None
+    index_coding: str = "int32"
+    recheck: float = 0.01
+    links: LinkModel | None = None
+    measured: _Measured | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __post_init__(self):
+        HiTopK(self.density, True, self.wire_dtype, self.index_coding)  # which checks them
+        if not 0 <= self.recheck < 1:
+            raise ValueError(f"Auto(recheck={self.recheck!r}) must be in [0, 1), e.g. 0.01.")
+
+    def schemes(self, topology: Topology) -> tuple[Communication, ...]:
+        found: list[Communication] = [Dense()]
+        if topology.is_uniform and 1 < topology.num_nodes:
+            found.append(Torus2D())
+        if HiTopK().share(topology).holders > 1:
+            options = (self.density, True, self.wire_dtype, self.index_coding)
+            found += [HiTopK(*options), ShardedTopK(*options)]
+        return tuple(found)
+
+    @property
+    def keeps_residual(self) -> bool:
+        return True
+
+    def prepare(self, collectives: Collectives) -> "Auto":
+        return dataclasses.replace(self, measured=self._measure(collectives))
+
+    def _measure(self, collectives: Collectives) -> _Measured:
+        begin, links = time.monotonic(), self.links
+        if links is None and len(self.schemes(collectives.topology)) == 1:
+            links = LinkModel(0.0, 0.0, 0.0, 0.0)  # there is nothing to choose
+        elif links is None:
+            links = link_measurement.measure(collectives)
+            links = dataclasses.replace(links, selection=selection_seconds(collectives, self.density))
+        end = time.monotonic()
+        return _Measured(links, end - begin, end)
+
+    def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
+        if self.measured is None:
+            raise RuntimeError("Auto has measured nothing yet: call prepare(collectives) on all workers.")
+        number, reason = self._choose(bucket, topology)
+        if topology.rank == 0:
+            logging.info("%s elements of gradients go by %s", bucket.num_elements, reason)
+        return {CHOICE: residual.variable(tf.constant(number, tf.int64))}
+
+    def _choose(self, bucket, topology, current=None) -> tuple[int, str]:
+        schemes, links = self.schemes(topology), self.measured.links
+        return choose(schemes, bucket.num_elements, bucket.dtype, topology, links, current)
+
+    def _now(self, state: State) -> tf.Tensor:
+        return state[CHOICE].read_value()
+
+    def review(self, states: Sequence[tuple[BucketSpec, State]], collectives: Collectives) -> None:
+        """Decides again for each bucket; measures first where that is due. On all workers."""
+        if not states or len(self.schemes(collectives.topology)) == 1:
+            return
+        known, topology = self.measured, collectives.topology
+        passed = time.monotonic() - known.ended
+        due = self.links is None and passed * self.recheck > known.seconds
+        if int(collectives.broadcast(tf.constant(int(due)), purpose="auto")):
+            renewed = self._measure(collectives)
+            known.links, known.seconds, known.ended = renewed.links, renewed.seconds, renewed.ended
+        before = [int(state[CHOICE].numpy()) for _, state in states]
+        chosen = [
+            self._choose(bucket, topology, current)
+            for (bucket, _), current in zip(states, before, strict=True)
+        ]
+        numbers = tf.constant([number for number, _ in chosen], tf.int64)
+        agreed = collectives.broadcast(numbers, purpose="auto").numpy().tolist()
+        for (bucket, state), old, new, (_, reason) in zip(states, before, agreed, chosen, strict=True):
+            if new != old:
+                state[CHOICE].assign(new)
+                if topology.rank == 0:
+                    logging.warning("%s elements of gradients now go by %s", bucket.num_elements, reason)
+
+    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
+        """That of the scheme that `model` chooses."""
+        number, _ = choose(self.schemes(topology), n, "float32", topology, model)
+        return self.schemes(topology)[number].cost(n, topology, model)
+
+
+def choose(
+    schemes: Sequence[Communication],
+    n: int,
+    dtype: str,
+    topology: Topology,
+    model: LinkModel,
+    current: int | None = None,
+) -> tuple[int, str]:
+    """Which scheme is to sum a bucket. Pure.
+
+    Args:
+      schemes: to choose from; at least one is exact.
+      n: elements of the bucket.
+      dtype: of the bucket; where sparse schemes would sum it exactly, they are not chosen.
+      topology: of any worker.
+      model: predicts.
+      current: the number of the scheme in use; another must gain enough to take its place.
+
+    Returns:
+      (the number of the chosen one, the reason in words).
+
+    Example:
+      >>> slow = LinkModel(local_alpha=0, local_beta=1e-10, cross_alpha=0, cross_beta=1e-7)
+      >>> choose([Dense(), HiTopK(0.01)], 1_000_000, "float32", Topology((0, 1), 0), slow)[0]
+      1
+    """
+    seconds = [scheme.cost(n, topology, model).seconds for scheme in schemes]
+    sparse = [
+        i
+        for i, scheme in enumerate(schemes)
+        if isinstance(scheme, SparseCommunication) and scheme.pays(n, dtype, scheme.share(topology))
+    ]
+    exact = [i for i, scheme in enumerate(schemes) if not isinstance(scheme, SparseCommunication)]
+    best = min(exact, key=seconds.__getitem__)
+    fastest = min(sparse, key=seconds.__getitem__, default=best)
+    chosen = fastest if seconds[fastest] < GAIN * seconds[best] else best
+    if current is not None and seconds[chosen] >= STAY * seconds[current]:
+        chosen = current
+    other = best if chosen != best else fastest
+    said = f"{schemes[chosen]}: {seconds[chosen] * 1e3:.3g} ms predicted"
+    return chosen, said if other == chosen else (
+        f"{said}, {seconds[other] * 1e3:.3g} ms by {schemes[other]}"
+    )
+
+
+def selection_seconds(collectives: Collectives, density: float) -> float:
+    """Seconds per element in which the slowest worker selects, packs and adds up. Collective."""
+    if collectives.topology.num_workers == 1:
+        return 0.0
+    packing = HiTopK(density).packing(_SAMPLE)
+
+    @tf.function
+    def work(x, kept):
+        values, indices, kept, finite = mstopk_error_feedback(x, kept, packing.k)
+        message = packing.pack(values[tf.newaxis], indices[tf.newaxis], finite)
+        return unpack_and_add(message, packing, 1)[0], kept
+
+    x = tf.random.stateless_normal([_SAMPLE], [1, 2])
+    times = []
+    for _ in range(_ROUNDS + 1):
+        begin = time.perf_counter()
+        work(x, x)[0].numpy()
+        times.append(time.perf_counter() - begin)
+    mine = tf.constant(statistics.median(times[1:]) / _SAMPLE, tf.float64)
+    return float(collectives.all_reduce(mine, op="max", purpose="auto"))

@@ -1,0 +1,110 @@
+"""DGC: top-k with the momentum before the selection, as Deep Gradient Compression corrects it."""
+
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+from tf_sparse_strategy import residual
+from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.communication.hitopk import HiTopK
+from tf_sparse_strategy.communication.messages import take_out
+from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
+from tf_sparse_strategy.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class DGC(HiTopK):
+    """`HiTopK` of velocities instead of gradients: delayed entries have gathered their momentum on the way.
+
+    Momentum in the optimizer acts on what arrives, late and in lumps. Here each holder i (a node, or a
+    worker) keeps a velocity u_i beside its residual r_i, and both are cleared where something is sent:
+
+        g_i <- g_i min(1, clip_norm P^(-1/2) / ||g_i||)      of each worker, before anything is summed
+        u_i <- momentum u_i + s_i                            s_i the sum of the node's g_i
+        a_i = r_i + u_i  (nesterov: r_i + momentum u_i + s_i)
+        c_i = top_K(a_i),   r_i <- a_i - c_i,   u_i <- 0 where c_i is not       ("momentum factor masking")
+
+    and the optimizer applies c_1 + ... + c_H by plain SGD. Bytes and messages are those of `HiTopK`. For the
+    density warm-up see `Piecewise`.
+
+    When not to use it: with any optimizer but SGD without momentum, which would apply momentum twice, or
+    rescale what has waited; that is refused, and so are one node, where nothing waits, and tf_keras, which
+    does not say who asks for the sums. Weight decay in the loss is delayed like any gradient; use the
+    optimizer's. Restored onto other workers velocities start from zero.
+
+    Args:
+      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
+      momentum: of the velocity, 0 <= momentum < 1.
+      nesterov: whether a step looks ahead.
+      clip_norm: None, or the norm that a bucket's summed gradient is expected to keep below.
+
+    Raises:
+      ValueError: an argument is out of range, or the optimizer or the placement of workers is refused.
+
+    Example:
+      >>> from tf_sparse_strategy.communication import DGC, Piecewise
+      >>> densities = [0.25, 0.0625, 0.0156, 0.004, 0.001]
+      >>> warm_up = Piecewise([(epoch, DGC(density)) for epoch, density in enumerate(densities)])
+
+    Source: Lin et al., "Deep Gradient Compression", ICLR 2018, sections 3.2 and 3.3.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    clip_norm: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"DGC(momentum={self.momentum!r}) must be in [0, 1), e.g. 0.9.")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"DGC(clip_norm={self.clip_norm!r}) must be None or above 0.")
+        if not self.error_feedback:
+            raise ValueError("DGC(error_feedback=False) would correct what is dropped; use HiTopK.")
+
+    def validate(self, topology: Topology) -> None:
+        super().validate(topology)
+        if self.share(topology).holders == 1:
+            raise ValueError(
+                "communication=DGC(...) needs two nodes: on one all is sent at once, and momentum is the "
+                "optimizer's. Use communication='dense' and SGD(momentum=...)."
+            )
+
+    def check_optimizer(self, optimizer) -> None:
+        if optimizer is None:
+            raise ValueError(
+                "communication=DGC(...) must know the optimizer, and tf_keras does not tell it. Use Keras 3, "
+                "or HiTopK."
+            )
+        if not isinstance(optimizer, keras.optimizers.SGD) or optimizer.momentum:
+            name, momentum = type(optimizer).__name__, getattr(optimizer, "momentum", None)
+            raise ValueError(
+                f"communication=DGC(...) applies momentum itself; the optimizer is {name} with "
+                f"momentum={momentum}. Use keras.optimizers.SGD(learning_rate), without momentum, or HiTopK."
+            )
+
+    def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
+        variables = super().state(bucket, topology)
+        if bucket.num_elements and RESIDUAL not in variables:
+            raise ValueError(
+                f"communication=DGC(...): gradients of dtype {bucket.dtype} are summed exactly, and would "
+                "get no momentum. Use float32 variables, or HiTopK."
+            )
+        for own in list(variables.values()):
+            variables[VELOCITY] = residual.variable(tf.zeros_like(own))
+        return variables
+
+    def reduce(self, bucket, state, collectives) -> tf.Tensor:
+        if self.clip_norm is not None:
+            limit = self.clip_norm / collectives.topology.num_workers**0.5
+            bucket = tf.cast(tf.clip_by_norm(tf.cast(bucket, tf.float32), limit), bucket.dtype)
+        return super().reduce(bucket, state, collectives)
+
+    def _sum_shard(self, x, state, share, collectives):
+        velocity = self.momentum * state[VELOCITY] + x
+        ahead = self.momentum * velocity + x if self.nesterov else velocity
+        message, kept, indices = self._select(ahead, state)
+        summed, finite = self._exchange(message, x.shape[0], share, collectives)
+        masked = take_out(velocity[tf.newaxis], indices[tf.newaxis], None)[0]
+        return summed, {RESIDUAL: kept, VELOCITY: masked}, finite

@@ -1,0 +1,162 @@
+"""Guarded: measures now and then what selecting before summing loses, and does something about it."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from custom_ops import mstopk
+from tf_sparse_strategy import cost_model, residual
+from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.switching import Switching
+from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.residual import RESIDUAL, State
+from tf_sparse_strategy.topology import Topology
+
+ACTIONS = ("warn", "density", "dense")
+EPS, LEVEL = "eps", "level"  # names in the state: the last measured loss, and how often density was raised
+_RAISE, _LEVELS = 4, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarded(Switching):
+    """A sparse scheme whose loss by early selection is checked every `every` steps.
+
+    Convergence proofs of sparse schemes assume that it does not matter much that workers select before they
+    add up. With a_i = gradient + residual of holder i, u what the scheme returns and g the exact sum of
+    the gradients, the check takes
+
+        eps = ||top_K(a_1 + ... + a_H) - top_K(u)|| / ||g||
+
+    of each bucket; the proof needs it bounded. Where it is above `limit`:
+
+        action="warn"      rank 0 prints it
+        action="density"   from the next step on four times as many elements are sent, at most twice so
+        action="dense"     this step returns the exact sum of all a_i, and the residuals are emptied
+
+    A check costs one all-reduce of 2 N elements and two selections. `CommunicationMonitor` logs eps.
+
+    When not to use it: where steps are so few that a check in each 100th says nothing; and the bound that is
+    right for a model is not known beforehand: look at what is logged in the first epochs.
+
+    Args:
+      scheme: any sparse scheme.
+      limit: of eps.
+      every: steps from one check to the next.
+      action: what to do beyond the limit: "warn", "density" or "dense".
+
+    Raises:
+      ValueError: an argument is not as described.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> from tf_sparse_strategy.communication import Guarded, ShardedTopK
+      >>> strategy = tss.SparseStrategy(communication=Guarded(ShardedTopK(0.01), limit=2.0, action="dense"))
+
+    Source: Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022,
+    Assumption 1.
+    """
+
+    scheme: SparseCommunication
+    limit: float
+    every: int = 100
+    action: str = "warn"
+
+    def __post_init__(self):
+        if not isinstance(self.scheme, SparseCommunication):
+            raise ValueError(f"Guarded(scheme={self.scheme!r}) must be a sparse scheme, e.g. HiTopK(0.01).")
+        if not (self.limit > 0 and self.every >= 1):
+            raise ValueError(
+                f"Guarded(limit={self.limit!r}, every={self.every!r}): limit must be above 0, and every at "
+                "least 1 step."
+            )
+        if self.action not in ACTIONS:
+            raise ValueError(f"Guarded(action={self.action!r}) is not one of {ACTIONS}.")
+
+    def schemes(self, topology: Topology) -> tuple[Communication, ...]:
+        del topology
+        if self.action != "density":
+            return (self.scheme,)
+        densities = dict.fromkeys(
+            min(1.0, self.scheme.density * _RAISE**level) for level in range(_LEVELS)
+        )
+        return tuple(dataclasses.replace(self.scheme, density=density) for density in densities)
+
+    @property
+    def keeps_residual(self) -> bool:
+        return self.scheme.keeps_residual
+
+    def check_optimizer(self, optimizer) -> None:
+        self.scheme.check_optimizer(optimizer)
+
+    def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
+        del bucket, topology
+        return {
+            "step": residual.variable(tf.zeros([], tf.int64)),
+            LEVEL: residual.variable(tf.zeros([], tf.int64)),
+            EPS: residual.variable(0.0),
+        }
+
+    def _now(self, state: State) -> tf.Tensor:
+        return state[LEVEL].read_value()
+
+    def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
+        summed = super().reduce(bucket, state, collectives)
+        share = self.share(collectives.topology)
+        if not self.scheme.pays(bucket.shape[0], bucket.dtype.name, share):
+            return summed
+        due = (state["step"] + 1) % self.every == 0
+
+        def check():
+            return self._check(bucket, summed, state, collectives)
+
+        def skip():
+            unchanged = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
+            return summed, unchanged, state[EPS].read_value()
+
+        summed, kept, eps = tf.cond(due, check, skip)
+        level, top = state[LEVEL], len(self.schemes(collectives.topology)) - 1
+        raised = tf.minimum(level + tf.cast(tf.logical_and(due, eps > self.limit), tf.int64), top)
+        new = {"step": state["step"] + 1, LEVEL: raised, EPS: eps}
+        if RESIDUAL in state:
+            new[RESIDUAL] = kept
+        state.stage(state.finite, **new)
+        return summed
+
+    def _check(self, bucket, summed, state, collectives):
+        """(the sum to return, this worker's residual, eps)."""
+        share, n = self.share(collectives.topology), bucket.shape[0]
+        own = tf.cast(bucket, tf.float32)
+        whole = residual.flush(bucket, state, share) if RESIDUAL in state else own
+        both = collectives.all_reduce(tf.stack([whole, own]), purpose="guard")
+        k = self.scheme.count(n)
+        difference = _top(both[0], k) - _top(tf.cast(summed, tf.float32), k)
+        eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
+        if collectives.topology.rank == 0 and self.action == "warn":
+            tf.cond(eps > self.limit, lambda: _warn(eps, self.limit, n), lambda: None)
+        if RESIDUAL not in state:
+            return summed, tf.zeros([0]), eps
+        kept = state.staged[RESIDUAL]
+        if self.action != "dense":
+            return summed, kept, eps
+        padded = tf.pad(both[0], [[0, share.shards * share.length(n) - n]])
+        values, left = residual.hand_out(padded, bucket.dtype, share)
+        beyond = eps > self.limit
+        return tf.where(beyond, values[:n], summed), tf.where(beyond, left, kept), eps
+
+    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
+        """That of the scheme, and of a check in each `every`-th step."""
+        check = cost_model.all_reduce(topology, 8 * n, model).every(self.every)
+        return self.scheme.cost(n, topology, model) + check
+
+
+def _top(x, k: int):
+    """`x` [n] with all but its k largest magnitudes zero."""
+    values, indices = mstopk(x, k)
+    return tf.scatter_nd(indices[:, tf.newaxis], values, [x.shape[0]])
+
+
+def _warn(eps, limit, n) -> None:
+    tf.print("WARNING: Guarded: eps is", eps, "and its limit", limit, "for", n, "elements")

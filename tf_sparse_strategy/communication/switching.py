@@ -1,0 +1,124 @@
+"""One of several schemes in each step, over one residual: what `Piecewise` and `Auto` have in common."""
+
+import abc
+import functools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_sparse_strategy import residual
+from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.sparse import all_finite
+from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, Share, State
+from tf_sparse_strategy.topology import Topology
+
+_SHARED = (RESIDUAL, VELOCITY)
+PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by
+
+
+class Switching(Communication):
+    """Sums each step by one of several schemes.
+
+    Sparse schemes share one residual, so that nothing is lost from one to the next. When an exact one
+    follows, its first step also sums what the residuals hold (`flush`), or they wait for the next sparse one.
+    """
+
+    flush = True
+
+    @abc.abstractmethod
+    def schemes(self, topology: Topology) -> Sequence[Communication]:
+        """What there is to choose from."""
+
+    @abc.abstractmethod
+    def _now(self, state: State) -> tf.Tensor:
+        """int64 scalar, the same on all workers: the number of this step's scheme."""
+
+    def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
+        """The variables that `_now` reads."""
+        del bucket, topology
+        return {}
+
+    def validate(self, topology: Topology) -> None:
+        for scheme in self.schemes(topology):
+            scheme.validate(topology)
+        if len({getattr(scheme, "momentum", None) for scheme in self.schemes(topology)}) > 1:
+            raise ValueError(
+                f"communication={self!r}: some of its schemes apply momentum and others leave it to the "
+                "optimizer. Use DGC of one momentum throughout, or not at all."
+            )
+
+    def _keeping(self, topology: Topology) -> list[Communication]:
+        return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
+
+    def current(self, state: State, topology: Topology) -> Communication:
+        return self.schemes(topology)[int(state[PHASE].numpy())]
+
+    def share(self, topology: Topology) -> Share:
+        return [*self._keeping(topology), self.schemes(topology)[0]][0].share(topology)
+
+    def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
+        variables = {}
+        for number, scheme in enumerate(self.schemes(topology)):
+            for name, variable in scheme.state(bucket, topology).items():
+                variables.setdefault(_name(number, name), variable)
+        phase = residual.variable(tf.zeros([], tf.int64))
+        return {**variables, **self._counters(bucket, topology), PHASE: phase}
+
+    def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
+        now = self._now(state)
+        changed = now != state[PHASE]
+        branches = [
+            functools.partial(self._reduce_by, number, bucket, state, changed, collectives)
+            for number in range(len(self.schemes(collectives.topology)))
+        ]
+        summed, new, finite = tf.switch_case(tf.cast(now, tf.int32), branches)
+        state.stage(finite, **new)
+        return tf.ensure_shape(summed, bucket.shape)
+
+    def _reduce_by(self, number, bucket, state, changed, collectives):
+        """(sum, all schemes' new values, whether they are to be written) of a step by one scheme."""
+        scheme = self.schemes(collectives.topology)[number]
+        own = {key.removeprefix(f"{number}."): key for key in state if key.startswith(f"{number}.")}
+        if scheme.keeps_residual:
+            own |= {name: name for name in _SHARED if name in state}
+        inner = State({name: state[key] for name, key in own.items()})
+        new = {
+            key: variable.read_value()
+            for key, variable in state.items()
+            if key in _SHARED or key.partition(".")[0].isdigit()
+        }
+        new[PHASE] = tf.constant(number, tf.int64)
+        if scheme.keeps_residual or RESIDUAL not in state:
+            summed = scheme.reduce(bucket, inner, collectives)
+            new.update({own[name]: value for name, value in inner.staged.items()})
+            return summed, new, _finite(summed) if inner.finite is None else inner.finite
+        leaving = tf.logical_and(changed, self.flush)
+        share, n = self.share(collectives.topology), bucket.shape[0]
+
+        def sum_all():
+            whole = residual.flush(bucket, state, share)
+            total = scheme.reduce(whole, State({}), collectives)
+            padded = tf.pad(total, [[0, share.shards * share.length(n) - n]])
+            values, left = residual.hand_out(padded, bucket.dtype, share)
+            limit = tf.cast(bucket.dtype.max, tf.float32)
+            return values[:n], left, tf.reduce_all(tf.abs(total) <= limit)
+
+        def sum_gradients():
+            summed = scheme.reduce(bucket, State({}), collectives)
+            return summed, new[RESIDUAL], tf.constant(True)
+
+        summed, new[RESIDUAL], done = tf.cond(leaving, sum_all, sum_gradients)
+        new[PHASE] = tf.where(done, new[PHASE], state[PHASE])  # the rest of what is kept follows
+        return summed, new, _finite(summed)
+
+
+def _finite(summed):
+    """An exact sum's verdict on the step: other buckets may be summed by sparse schemes meanwhile."""
+    return all_finite(summed) if summed.dtype.is_floating else tf.constant(True)
+
+
+def _name(number: int, name: str) -> str:
+    """Schemes share residual and velocity; what else one remembers is its own."""
+    return name if name in _SHARED else f"{number}.{name}"
