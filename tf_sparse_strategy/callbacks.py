@@ -5,8 +5,10 @@ import time
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import metrics, trace
+from tf_sparse_strategy.communication import Dense, Torus2D
 from tf_sparse_strategy.hooking import extended_of
 
 _LOGGED = (
@@ -15,6 +17,7 @@ _LOGGED = (
     "collectives_per_step",
     "bytes_per_step",
     "cross_bytes_per_step",
+    "imbalance",
 )
 
 
@@ -36,7 +39,19 @@ class CommunicationMonitor(*_callback_classes()):
     - `seconds_per_step`;
     - `collectives_per_step`: collective operations one worker issued;
     - `bytes_per_step`: sent by all workers together; for their accuracy see traffic.py;
-    - `cross_bytes_per_step`: the part of it that crossed between nodes.
+    - `cross_bytes_per_step`: the part of it that crossed between nodes;
+    - `imbalance`: what the worker that sends most sends, by the mean of all.
+
+    Under sparse communication also, and a warning whenever a bucket's scheme has changed,
+
+    - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
+    - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, by K;
+    - `eps`, `Guarded` only: its last measured loss, the largest of all buckets.
+
+    and with `scheme_freq=n`, from every n-th step,
+
+    - `applied_density`: of the sums' elements, those that are not zero;
+    - `residual_ratio`: the norm of what residuals hold by that of the gradients, over all workers.
 
     Validation within the epoch counts for nothing here; the first epoch includes tracing the model.
     Cost: one all-gather of 40 bytes per worker and epoch, or per `update_freq` steps.
@@ -47,6 +62,8 @@ class CommunicationMonitor(*_callback_classes()):
       update_freq: "epoch", or an int N to write `batch_<name>` every N steps too.
       trace: path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
         each rank communicated.
+      scheme_freq: None, or an int n to look at gradients, sums and residuals in every n-th step: one read of
+        each, on the device.
       trace_steps: (first, end): the trace covers steps first <= step < end of this `fit`. The first
         few include tracing the model; more than a few hundred make a large file.
 
@@ -72,10 +89,15 @@ class CommunicationMonitor(*_callback_classes()):
         update_freq: str | int = "epoch",
         trace: str | os.PathLike | None = None,
         trace_steps: tuple[int, int] = (10, 20),
+        scheme_freq: int | None = None,
     ):
         super().__init__()
-        if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
-            raise ValueError(f"update_freq={update_freq!r} must be 'epoch' or a positive int.")
+        for name, value, other in (
+            ("update_freq", update_freq, "epoch"),
+            ("scheme_freq", scheme_freq, None),
+        ):
+            if value != other and not (isinstance(value, int) and value > 0):
+                raise ValueError(f"{name}={value!r} must be {other!r} or a positive int.")
         first, end = trace_steps
         if not 0 <= first < end:
             raise ValueError(
@@ -86,9 +108,10 @@ class CommunicationMonitor(*_callback_classes()):
         self._update_freq = update_freq
         self._trace_path = trace
         self._trace_steps = range(first, end)
+        self._scheme_freq = scheme_freq
         # Keras 3: without work per batch, ours need not hold up the next batch.
         self.async_safe = update_freq == "epoch" and trace is None
-        self._strategy = self._writer = self._recorder = None
+        self._strategy = self._writer = self._recorder = self._schemes = None
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
@@ -103,12 +126,18 @@ class CommunicationMonitor(*_callback_classes()):
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         if self._trace_path is not None:
             self._recorder = _Recorder(strategy.extended.collectives, self._trace_steps)
-            self.model.make_train_function(force=True)  # traced anew, with a clock
+        exact = isinstance(strategy.communication, (Dense, Torus2D))
+        if strategy.topology.num_workers > 1 and not exact:
+            self._schemes = _Schemes(strategy, self._scheme_freq)
+        if self._trace_path is not None or (self._schemes and self._scheme_freq):
+            self.model.make_train_function(force=True)  # traced anew, with clock and probe
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = _Stretch(self._strategy)
         self._interval = _Stretch(self._strategy)
         self._epoch_step = 0
+        if self._schemes is not None:
+            self._schemes.begin()
 
     def on_test_begin(self, logs=None):
         if self._strategy is not None:
@@ -138,8 +167,13 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_epoch_end(self, epoch, logs=None):
         rates = self._epoch.rates()
+        logged = {name: rates[name] for name in _LOGGED}
+        if self._schemes is not None:
+            found = self._schemes.end(epoch)
+            rates.update(found)
+            logged.update(found)
         if logs is not None:
-            logs.update({name: rates[name] for name in _LOGGED})
+            logs.update(logged)
         self._write("epoch", rates, epoch)
 
     def on_train_end(self, logs=None):
@@ -147,7 +181,10 @@ class CommunicationMonitor(*_callback_classes()):
             self._finish_trace()
         if self._writer is not None:
             self._writer.close()
-        self._strategy = self._writer = self._recorder = None
+        if self._schemes is not None and self._scheme_freq:
+            self._strategy.extended.gradients.probe = None
+            self.model.make_train_function(force=True)  # traced anew, without the probe
+        self._strategy = self._writer = self._recorder = self._schemes = None
 
     def _finish_trace(self):
         self._recorder.write(self._trace_path)
@@ -188,6 +225,43 @@ class _Stretch:
         counts, seconds = self.so_far()
         workers = metrics.gather(counts, self._strategy.extended.collectives)
         return metrics.rates(workers, seconds)
+
+
+class _Schemes:
+    """What sparse communication does in an epoch, for the logs."""
+
+    def __init__(self, strategy, freq: int | None):
+        self._strategy = strategy
+        self._freq = freq
+        self._probe = strategy.extended.gradients.probe = metrics.GradientProbe(freq) if freq else None
+        self._in_use = None
+
+    def _gather(self):
+        mine = metrics.read_schemes(self._strategy, self._probe)
+        return metrics.gather_schemes(mine, self._strategy.extended.collectives)
+
+    def begin(self) -> None:
+        """Collective."""
+        self._before = self._gather()
+
+    def end(self, epoch: int) -> dict[str, float]:
+        """What applies of `metrics.scheme_rates`. Collective; rank 0 says which schemes have changed."""
+        rates = metrics.scheme_rates(self._before, self._gather())
+        in_use = metrics.schemes_in_use(self._strategy)
+        if self._strategy.topology.rank == 0 and self._in_use not in (None, in_use):
+            logging.warning(
+                "Epoch %d: gradients are now summed by %s, before by %s",
+                epoch,
+                in_use,
+                self._in_use,
+            )
+        self._in_use = in_use
+        kinds = repr(self._strategy.communication)
+        names = ["sparse_part"]
+        names += ["threshold_hits"] if "OkTopK(" in kinds else []
+        names += ["eps"] if "Guarded(" in kinds else []
+        names += ["applied_density", "residual_ratio"] if self._freq else []
+        return {name: rates[name] for name in names}
 
 
 class _Recorder:

@@ -32,6 +32,7 @@ class GradientReducer:
         self._collectives = collectives
         self._bucket_bytes = bucket_bytes
         self.memory = Memory(communication, collectives)
+        self.probe = None  # a metrics.GradientProbe, which functions traced from now on are to feed
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, pairs) -> list:
@@ -55,9 +56,10 @@ class GradientReducer:
             return reduced
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
         states = self.memory.of(plan)
+        due = None if self.probe is None else self.probe.due()
         for bucket, state in zip(plan.buckets, states, strict=True):
             members = [dense[p] for p in bucket.positions]
-            summed = self._reduce_bucket(bucket, state, [gradient for _, gradient, _ in members])
+            summed = self._reduce_bucket(bucket, state, [g for _, g, _ in members], due)
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
         if any(state.staged for state in states):
@@ -87,10 +89,12 @@ class GradientReducer:
             gradient.dense_shape,
         )
 
-    def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list) -> list:
+    def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list, due) -> list:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         packed = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
         summed = self.communication.reduce(packed, state, self._collectives)
+        if due is not None:
+            self.probe.note(due, packed, summed, state)
         parts = [summed] if len(flat) == 1 else tf.split(summed, bucket.sizes)
         return [
             tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors, strict=True)

@@ -1,7 +1,8 @@
 """What training does per second and per step: steps, rows, collective calls and bytes.
 
 Counters only ever grow; what happened between two readings is their difference. Rates come from the
-differences of all workers, in rank order, and the seconds that passed.
+differences of all workers, in rank order, and the seconds that passed. Of sparse communication also: what
+part of the gradients it applied, how much waits in residuals, and which scheme was in use.
 """
 
 import dataclasses
@@ -13,6 +14,9 @@ import tensorflow as tf
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import guarded, oktopk
+from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.residual import RESIDUAL, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +109,8 @@ def rates(workers: Sequence[Counts], seconds: float) -> dict[str, float]:
     Returns:
       `samples_per_second` (all workers together), `seconds_per_step`, `collectives_per_step` (of
       one worker), `bytes_per_step` (sent by all workers together), `cross_bytes_per_step` (the part
-      of it between nodes) and `worker_bytes_per_step` (sent by the worker that sends most). Zeros
-      where no step was run.
+      of it between nodes), `worker_bytes_per_step` (sent by the worker that sends most) and
+      `imbalance` (what that is of the mean; 1 where all send the same). Zeros where no step was run.
     """
     steps = max(worker.steps for worker in workers)
     per_step = 1.0 / steps if steps else 0.0
@@ -118,4 +122,144 @@ def rates(workers: Sequence[Counts], seconds: float) -> dict[str, float]:
         "bytes_per_step": float(sent.sum()),
         "cross_bytes_per_step": float(sent[:, 1].sum()),
         "worker_bytes_per_step": float(sent.sum(axis=1).max()),
+        "imbalance": float(sent.sum(axis=1).max() / mean) if (mean := sent.sum(axis=1).mean()) else 0.0,
+    }
+
+
+class GradientProbe:
+    """Notes on the device, in every n-th step, what one worker's sparse sums were like.
+
+    Cost of such a step: one read of each gradient, its sum and its residual.
+
+    Args:
+      every: n.
+    """
+
+    def __init__(self, every: int):
+        with tf.init_scope():
+            make = plain_variable_class()
+            self._every = every
+            self._steps = make(0, dtype=tf.int64, trainable=False)
+            self._sums = make([0.0] * 4, dtype=tf.float64, trainable=False)
+
+    def due(self) -> tf.Tensor:
+        """Counts one step; whether it is to be noted."""
+        return self._steps.assign_add(1) % self._every == 0
+
+    def note(self, due: tf.Tensor, gradient: tf.Tensor, summed: tf.Tensor, state: State) -> None:
+        """Notes one bucket, unless it is not finite.
+
+        Args:
+          due: of this step.
+          gradient: [N], this worker's.
+          summed: [N], over all workers.
+          state: of the bucket, with what is staged.
+        """
+        kept = state.staged.get(RESIDUAL, state.get(RESIDUAL))
+
+        def add():
+            found = [
+                tf.size(summed, tf.float64),
+                tf.math.count_nonzero(summed, dtype=tf.float64),
+                _squares(gradient),
+                tf.zeros([], tf.float64) if kept is None else _squares(kept),
+            ]
+            found = tf.stack(found)
+            finite = tf.reduce_all(tf.math.is_finite(found))
+            self._sums.assign_add(tf.where(finite, found, 0.0), read_value=False)
+
+        tf.cond(due, add, lambda: None)
+
+    def read(self) -> list[float]:
+        """Sums so far: elements, applied ones, squares of gradients, squares of residuals."""
+        return self._sums.numpy().tolist()
+
+
+def _squares(x) -> tf.Tensor:
+    return tf.cast(tf.reduce_sum(tf.square(tf.cast(x, tf.float32))), tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemeCounts:
+    """What one worker's sparse communication has done.
+
+    Args:
+      noted: of a `GradientProbe`.
+      passed: the mean over OkTopK's buckets of the entries that passed the local threshold, by K; 0 without.
+      eps: the largest of Guarded's buckets; 0 without.
+      sparse: part of the gradients' elements whose last sum was sparse.
+    """
+
+    noted: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    passed: float = 0.0
+    eps: float = 0.0
+    sparse: float = 0.0
+
+
+def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
+    """What this worker of a `SparseStrategy` knows of its sparse sums."""
+    topology, buckets = strategy.topology, strategy.residual.buckets
+    passed = [_last(state, oktopk.PASSED) for _, state in buckets]
+    passed = [value for value in passed if value is not None]
+    eps = [_last(state, guarded.EPS) for _, state in buckets]
+    total = sum(bucket.num_elements for bucket, _ in buckets)
+    sparse = sum(
+        bucket.num_elements
+        for bucket, state in buckets
+        if _is_sparse(strategy.communication.current(state, topology), bucket, topology)
+    )
+    return SchemeCounts(
+        tuple(probe.read()) if probe else SchemeCounts.noted,
+        float(np.mean(passed)) if passed else 0.0,
+        max((value for value in eps if value is not None), default=0.0),
+        sparse / total if total else 0.0,
+    )
+
+
+def schemes_in_use(strategy) -> dict[str, int]:
+    """Elements of gradients by the scheme, in words, that summed them last."""
+    elements: dict[str, int] = {}
+    for bucket, state in strategy.residual.buckets:
+        name = repr(strategy.communication.current(state, strategy.topology))
+        elements[name] = elements.get(name, 0) + bucket.num_elements
+    return elements
+
+
+def _last(state, name) -> float | None:
+    """The value of the variable `name` of whichever scheme of the state has one."""
+    found = [v for key, v in state.items() if key.rpartition(".")[2] == name]
+    return max(float(variable.numpy()) for variable in found) if found else None
+
+
+def _is_sparse(scheme, bucket, topology) -> bool:
+    return isinstance(scheme, SparseCommunication) and scheme.pays(
+        bucket.num_elements, bucket.dtype, scheme.share(topology)
+    )
+
+
+def gather_schemes(mine: SchemeCounts, collectives: Collectives) -> list[SchemeCounts]:
+    """Every worker's, in rank order. Collective: 56 bytes per worker."""
+    row = tf.constant([[*mine.noted, mine.passed, mine.eps, mine.sparse]], tf.float64)
+    everyone = collectives.all_gather(row, purpose="metrics").numpy().tolist()
+    return [SchemeCounts(tuple(values[:4]), *values[4:]) for values in everyone]
+
+
+def scheme_rates(before: Sequence[SchemeCounts], after: Sequence[SchemeCounts]) -> dict[str, float]:
+    """What is shown of the sparse communication of one stretch of training. Pure.
+
+    Returns:
+      `sparse_part` (elements whose last sum was sparse, of all), `applied_density` (entries of the sums
+      that are not zero, of all), `residual_ratio` (the norm of all workers' residuals by that of their
+      gradients), `threshold_hits` (entries that passed OkTopK's local thresholds, by K) and `eps`
+      (Guarded's, the largest of all buckets).
+    """
+    noted = np.array([worker.noted for worker in after]) - [worker.noted for worker in before]
+    elements, applied = noted[0, :2]
+    gradient, kept = noted[:, 2:].sum(axis=0)
+    return {
+        "sparse_part": after[0].sparse,
+        "applied_density": float(applied / elements) if elements else 0.0,
+        "residual_ratio": float(np.sqrt(kept / gradient)) if gradient else 0.0,
+        "threshold_hits": float(np.mean([worker.passed for worker in after])),
+        "eps": after[0].eps,
     }

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tf_sparse_strategy import metrics, traffic
+from tf_sparse_strategy.communication import OkTopK
 
 ROWS, BATCH = 22, 8  # batches of 8, 8 and 6 rows
 STEPS = 3
@@ -164,7 +165,36 @@ def test_other_strategies_are_refused(keras):
         model.fit(dataset(), callbacks=[tss.callbacks.CommunicationMonitor()], verbose=0)
 
 
-BAD = [{"update_freq": 0}, {"update_freq": "batch"}, {"trace_steps": (2, 2)}]
+def test_sparse_schemes_are_described(keras, topology, shared_tmp, caplog):
+    """Two epochs of one scheme, then an exact one; what is logged is what can be worked out."""
+    phases = [(0, OkTopK(0.1)), (2, tss.communication.Dense())]
+    strategy = tss.SparseStrategy(communication=tss.communication.Piecewise(phases))
+    monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs", scheme_freq=2)
+    with caplog.at_level("WARNING"):
+        history = compiled(strategy, keras).fit(dataset(), epochs=3, callbacks=[monitor], verbose=0)
+    logs = history.history
+    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    if topology.num_workers == 1:
+        assert "sparse_part" not in logs
+        return
+    drops = OkTopK().share(topology).holders > 1
+    assert logs["sparse_part"] == [float(drops), float(drops), 0.0]
+    assert len(said) == (topology.rank == 0) and (not said or "Epoch 2" in said[0])
+    assert all(ratio >= 1 for ratio in logs["imbalance"])
+    if drops:
+        assert 0 < logs["applied_density"][0] < logs["applied_density"][2] <= 1
+        assert logs["residual_ratio"][0] > 0 == logs["residual_ratio"][2]
+        assert logs["threshold_hits"][0] > 0
+    assert strategy.extended.gradients.probe is None
+
+
+def test_dense_schemes_have_nothing_to_describe(strategy, keras):
+    monitor = tss.callbacks.CommunicationMonitor(scheme_freq=1)
+    logs = compiled(strategy, keras).fit(dataset(), callbacks=[monitor], verbose=0).history
+    assert "imbalance" in logs and "sparse_part" not in logs and "applied_density" not in logs
+
+
+BAD = [{"update_freq": 0}, {"update_freq": "batch"}, {"trace_steps": (2, 2)}, {"scheme_freq": 0}]
 
 
 @pytest.mark.parametrize("bad", BAD)
