@@ -48,6 +48,32 @@ def test_clipping_ema_weight_decay(comm, keras, strategy, settings):
     )
 
 
+def test_a_step_sends_gradients_and_nothing_else(keras, strategy):
+    """No counter of the optimizer's is asked for: each would cost every step a wait for all workers."""
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x):
+        def on_worker():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x))
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        strategy.run(on_worker)
+
+    x = tf.ones([2, oracle.FEATURES])
+    kinds = [op.type for op in step.get_concrete_function(x).graph.get_operations()]
+    sent = [kind for kind in kinds if kind.startswith("Horovod")]
+    assert sent == ["HorovodAllreduce"] * (strategy.num_replicas_in_sync > 1)
+    for _ in range(3):
+        step(x)
+    assert optimizer.iterations.numpy() == 3
+
+
 def test_gradient_accumulation(comm, strategy):
     import keras
 
