@@ -1,0 +1,195 @@
+"""DataCache under Keras: fit, resuming in the middle of an epoch, logs; and exchanges between nodes."""
+
+import doctest
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import datacache.callbacks
+from datacache import exchange
+from datacache.callbacks import CacheMonitor, ExchangeCallback, Resume
+from tests import datacache_help as help_
+
+EPOCHS, BATCH = 3, 16
+
+
+@pytest.fixture
+def pattern(tmp_path):
+    return help_.records(tmp_path / "source")
+
+
+@pytest.fixture
+def shm(tmp_path):
+    path = tmp_path / "shm"
+    path.mkdir()
+    return path
+
+
+def model():
+    tf.keras.utils.set_random_seed(1)
+    made = tf.keras.Sequential([tf.keras.layers.Input([100]), tf.keras.layers.Dense(1)])
+    made.compile("adam", "mse")
+    return made
+
+
+def augment(batch, seed):
+    noise = tf.map_fn(lambda s: tf.random.stateless_uniform([100], s), seed, tf.float32)
+    return tf.cast(batch["data"], tf.float32) / 256 + noise, tf.cast(batch["number"], tf.float32)[:, None]
+
+
+class Crash(tf.keras.callbacks.Callback):
+    """Ends training after a number of batches, as a preemption would."""
+
+    def __init__(self, after: int):
+        super().__init__()
+        self._left = after
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+def train(cache, directory, callbacks=()):
+    trained = model()
+    resume = Resume(directory, trained, every=4)
+    histories = []
+    for span in resume.spans(EPOCHS, cache.steps_per_epoch(BATCH)):
+        dataset = cache.dataset(BATCH, augment, start=span.start)
+        history = trained.fit(dataset, verbose=0, callbacks=[resume, *callbacks], **span.fit_arguments())
+        histories.append(history.history)
+    return trained, resume, histories
+
+
+@pytest.mark.parametrize("after", [1, 6, 13, 28])
+def test_resumed_training_is_uninterrupted_training(pattern, shm, tmp_path, after):
+    cache = help_.cache(pattern, shm)
+    whole, resume, _ = train(cache, tmp_path / "whole")
+    assert resume.step == 30
+    with pytest.raises(KeyboardInterrupt):
+        train(cache, tmp_path / "parts", [Crash(after)])
+    resumed, resume, _ = train(help_.cache(pattern, shm), tmp_path / "parts")
+    assert resume.step == 30
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert train(cache, tmp_path / "parts")[2] == []  # nothing is left to do
+
+
+def test_a_model_that_is_not_built(tmp_path):
+    bare = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    bare.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="built"):
+        Resume(tmp_path, bare)
+    with pytest.raises(ValueError, match="every=0"):
+        Resume(tmp_path, model(), every=0)
+
+
+def test_logs(pattern, shm, tmp_path):
+    cache = help_.cache(pattern, shm)
+    monitor = CacheMonitor(cache, str(tmp_path / "logs"))
+    dataset = cache.dataset(BATCH, augment)
+    history = model().fit(
+        dataset, epochs=EPOCHS, steps_per_epoch=10, verbose=0, callbacks=[monitor]
+    ).history
+    assert history["datacache_stored"][-1] == 150
+    assert history["datacache_hit_rate"][0] < 0.7 and history["datacache_hit_rate"][-1] == 1
+    assert history["datacache_original_bytes"][-1] == 0 < history["datacache_original_bytes"][0]
+    assert history["datacache_bytes_from_memory"][-1] > 0
+    assert list((tmp_path / "logs").iterdir())
+
+
+class Switch:
+    """Carries arrays between nodes that are threads of this process."""
+
+    def __init__(self, nodes: int):
+        self._nodes, self._barrier = nodes, threading.Barrier(nodes, timeout=60)
+        self._table = {}
+
+    def all_to_all(self, node: int, sent):
+        for target, array in enumerate(sent):
+            self._table[node, target] = array
+        self._barrier.wait()
+        received = [self._table[source, node] for source in range(self._nodes)]
+        self._barrier.wait()
+        return received
+
+
+@pytest.mark.parametrize(("workers", "nodes"), [(2, 2), (4, 2), (3, 3)])
+def test_exchanges_bring_what_the_next_epoch_needs(pattern, tmp_path, workers, nodes):
+    """Each node has room for its share alone, and after the first epoch reads nothing again."""
+    node_of_worker = [worker * nodes // workers for worker in range(workers)]
+    switch = Switch(nodes)
+    failures = []
+
+    def run(node):
+        shm = tmp_path / f"shm{node}"
+        shm.mkdir()
+        cache = help_.cache(pattern, shm)
+        plan = cache.order(12, seed=5, shuffle="exchange", fraction=0.25)
+        swap = exchange.Exchange(
+            cache, plan, node_of_worker, node, lambda sent: switch.all_to_all(node, sent)
+        )
+        callback = ExchangeCallback(swap)
+        misses = []
+        own = [worker for worker, place in enumerate(node_of_worker) if place == node]
+        for epoch in range(6):
+            callback.on_epoch_begin(epoch)
+            seen = []
+            for worker in own:
+                dataset = cache.dataset(
+                    12, None, 5, "exchange", tf.distribute.InputContext(workers, worker, workers),
+                    start=epoch * plan.steps_per_epoch, epochs=epoch + 1, fraction=0.25,
+                )
+                seen += help_.numbers_of(dataset)
+            callback.on_epoch_end(epoch)
+            # Its share and no more, although shares are exchanged.
+            share = len(np.concatenate(seen))
+            assert cache.stats()["stored"] == share
+            misses.append(cache.stats()["memory_misses"])
+        assert misses[0] >= share and set(misses) == {misses[0]}
+
+    def guarded(node):
+        try:
+            run(node)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=[node]) for node in range(nodes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_moves_agree_and_conserve():
+    plan = datacache.callbacks.order.Order(211, 8, 3, "exchange", 0.3)
+    for epoch in range(1, 9):
+        all_moves = [exchange.moves(epoch, plan, [0, 1, 2, 1], node) for node in range(3)]
+        for a in range(3):
+            assert sum(map(len, all_moves[a].sends)) == sum(map(len, all_moves[a].receives))
+            for b in range(3):
+                np.testing.assert_array_equal(all_moves[a].sends[b], all_moves[b].receives[a])
+
+
+def test_an_exchange_that_fails_says_so(pattern, shm):
+    cache = help_.cache(pattern, shm)
+    plan = cache.order(8, shuffle="exchange")
+
+    def broken(sent):
+        raise ConnectionError("gone")
+
+    swap = exchange.Exchange(cache, plan, [0, 1], 0, broken)
+    assert swap.finish() == 0
+    swap.start(1)
+    with pytest.raises(ConnectionError, match="gone"):
+        swap.finish()
+    with pytest.raises(ValueError, match="nothing to exchange"):
+        exchange.Exchange(cache, cache.order(8), [0], 0, broken)
+
+
+def test_the_examples_of_the_callbacks():
+    assert doctest.testmod(datacache.callbacks).failed == 0
