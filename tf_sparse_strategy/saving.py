@@ -4,10 +4,10 @@ What a user may rely on, with more than one worker, for what was made under `str
 
 * Every worker may call a save, as in a plain script; rank 0, the chief, alone writes. Saves of
   Keras (`model.save`, `save_weights`, `export`) communicate with nobody: `if rank == 0:` around
-  them works too. State that differs between workers (metrics, other ON_READ variables) is the
-  chief's in them.
+  them works too, unless there are sharded tables, for whose columns the chief asks. State that
+  differs between workers (metrics, other ON_READ variables) is the chief's in them.
 * `tf.train.Checkpoint`, `CheckpointManager` and `tf.saved_model.save` store ON_READ variables
-  reduced over the workers, and `strategy.residual` gathered from them. When there are any, all
+  reduced over the workers, `strategy.residual` and sharded tables gathered from them. When there are any, all
   workers must call; else the chief's call suffices. The other workers write into a private temporary
   directory that is deleted at once;
   they return the chief's path and keep `checkpoints`, `latest_checkpoint` and `save_counter` as the
@@ -119,10 +119,10 @@ def _require_same(extended, path: str | None) -> None:
     with agreement.together(extended.collectives):  # a file that cannot be read fails on all
         own = _fingerprint(path)
     found = agreement.gather(own, extended.collectives)
+    if len(set(found)) == 1:
+        return  # missing everywhere, too: a first run has no backup yet
     missing = _MISSING in found
     wrong = [str(r) for r, file in enumerate(found) if (file == _MISSING if missing else file != found[0])]
-    if not wrong:
-        return
     problem = "is missing" if missing else "is not the same as on worker 0"
     raise FileNotFoundError(
         f"{path!r} {problem} on worker(s) {', '.join(wrong)} of {len(found)}. All workers load the file "

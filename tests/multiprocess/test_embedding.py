@@ -57,6 +57,28 @@ def masked(table):
     return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(rows)))
 
 
+def together(table):
+    """Two tables looked up by one exchange; one of them twice."""
+
+    class Together(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.narrow = table(VOCABULARY, 6), table(VOCABULARY, 1)
+            self.out = keras.layers.Dense(1)
+
+        def call(self, ids):
+            tables, inputs = [self.wide, self.narrow, self.wide], [ids, ids, (ids * 5 + 1) % VOCABULARY]
+            if type(self.wide) is tss.layers.ShardedEmbedding:
+                rows = tss.layers.lookup_together(tables, inputs)
+            else:
+                rows = [layer(i) for layer, i in zip(tables, inputs, strict=True)]
+            return self.out(tf.reshape(tf.concat(rows, axis=-1), [-1, 3 * 13]))
+
+    model = Together()
+    model(np.zeros([1, 3], "int32"))
+    return model
+
+
 def experiment(optimizer, build=one_table, epochs=5, data=None, **table_args):
     """fit for 20 steps by default; the oracle's scope, nullcontext, gets keras.layers.Embedding."""
 
@@ -85,7 +107,7 @@ def test_same_as_one_process(comm, strategy, optimizer):
         oracle.assert_identical(comm, value)
 
 
-@pytest.mark.parametrize("build", [two_tables, masked])
+@pytest.mark.parametrize("build", [two_tables, masked, together])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_models(comm, strategy, build, optimizer):
     oracle.compare(comm, strategy, experiment(optimizer, build))
@@ -105,6 +127,58 @@ def assert_drawn_whole(topology, strategy):
 def test_initial_values_are_those_of_a_whole_table(topology, strategy):
     """Drawn at global shape: glorot's scale depends on it."""
     assert_drawn_whole(topology, strategy)
+
+
+def test_rows_and_gradients_of_any_shape(topology, strategy):
+    """Eagerly, with any number of ids on each worker, also none; negative ones count from the end."""
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        shape = rows, columns = rng.integers(1, 9, 2)
+        ids = [rng.integers(-rows, rows, rng.integers(0, 6)) for _ in topology.nodes]
+        factors = [rng.normal(size=(i.size, columns)).astype("float32") for i in ids]
+        table = rng.normal(size=shape).astype("float32")
+        with strategy.scope():
+            layer = tss.layers.ShardedEmbedding(int(rows), int(columns), weights=table)
+        variable = layer.trainable_variables[0].value
+        with tf.GradientTape() as tape:
+            found = layer(tf.constant(ids[topology.rank], tf.int64))
+            loss = tf.reduce_sum(found * factors[topology.rank])
+        np.testing.assert_array_equal(found, table[ids[topology.rank]])
+        gradient = gradients.coalesced(tape.gradient(loss, variable.values[0]))
+        assert len(set(gradient.indices.numpy())) == gradient.indices.shape[0]
+        expected = np.zeros(shape)
+        for i, factor in zip(ids, factors, strict=True):
+            np.add.at(expected, i, factor)
+        mine = variable.partition.of(expected, topology.rank)
+        np.testing.assert_allclose(tf.convert_to_tensor(gradient), mine, rtol=1e-5, atol=1e-6)
+
+
+def test_bytes_are_the_formula(topology, strategy):
+    """Ids to all, rows once each way; distinct ones."""
+    rank, workers = topology.rank, topology.num_workers
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(50, 7)
+        layer.build()
+    distinct = [3 + q for q in range(workers)]  # u of each worker
+    before = strategy.extended.collectives.traffic()[1].total
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant(2 * list(range(distinct[rank])))))
+    tape.gradient(loss, layer.trainable_variables[0].value.values[0])
+    sent = strategy.extended.collectives.traffic()[1].total - before
+    width = layer.trainable_variables[0].value.partition.widths[rank]
+    others = sum(distinct) - distinct[rank]
+    ids, rows, back = (workers - 1) * (distinct[rank] + 1), others * width, distinct[rank] * (7 - width)
+    assert sent == (4 * (ids + rows + back) if workers > 1 else 0)
+
+
+def test_an_id_out_of_range_is_an_error_on_all(topology, strategy):
+    last = topology.num_workers - 1
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(7, 5, name="words")
+    ids = tf.constant([1, 9 if topology.rank == last else 2])
+    named = rf"'words' has rows 0 to 6(.|\n)*9(.|\n)*on rank(.|\n)*{last}"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=named):
+        layer(ids)
 
 
 SETTINGS = {

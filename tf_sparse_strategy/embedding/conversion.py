@@ -74,7 +74,7 @@ def shard_embeddings(
         logging.info("shard_embeddings: the %s is divided by columns", shape)
         return ShardedEmbedding.from_config(layer.get_config())
 
-    copy = keras.models.clone_model(model, clone_function=convert)
+    copy = keras.models.clone_model(model, clone_function=convert, recursive=True)
     if model.built:
         copy.set_weights(model.get_weights())
     return copy

@@ -88,8 +88,8 @@ class ShardedEmbedding(keras.layers.Embedding):
         extended = extended_of(tf.distribute.get_strategy())
         if self.built or extended is None:
             return super().build(input_shape)
-        self._refuse("lora_rank" if self.lora_rank else None)
-        self._refuse("quantization" if self.quantization_mode else None)
+        self._refuse("lora_rank needs the whole matrix" if self.lora_rank else None)
+        self._refuse("quantization needs the whole matrix" if self.quantization_mode else None)
         self._refuse(separable.refused_regularizer(self.embeddings_regularizer))
         self._refuse(separable.refused_constraint(self.embeddings_constraint))
         workers = extended.collectives.topology.num_workers
@@ -111,6 +111,8 @@ class ShardedEmbedding(keras.layers.Embedding):
                 constraint=self.embeddings_constraint,
                 aggregation="none",
             )
+        if self._embeddings._value is None:
+            _make_later(self._embeddings, extended.slices, partition)
         self.built = True
         return None
 
@@ -138,23 +140,38 @@ class ShardedEmbedding(keras.layers.Embedding):
 
     def call(self, inputs, weights=None):
         """Rows of `inputs`, combined if so wanted; collective."""
+        request, restore = self._request(inputs, weights)
+        [rows] = lookup([request])
+        return restore(rows)
+
+    def _request(self, inputs, weights=None):
+        """(what to look up, the function from its rows to the output)."""
         if not inputs.dtype.is_integer:
             inputs = tf.cast(inputs, tf.int32)
         ids, restore = input_kinds.flatten(inputs, weights, self._options["combiner"])
         wire = self._options["wire_dtype"]
-        [rows] = lookup(
-            [
-                Request(
-                    name=self.name,
-                    table=self._embeddings,
-                    ids=ids,
-                    dtype=tf.as_dtype(self.compute_dtype),
-                    wire_dtype=wire and tf.as_dtype(wire),
-                    clip=self._options["ids_out_of_range"] == "clip",
-                )
-            ]
+        request = Request(
+            name=self.name,
+            table=self._embeddings,
+            ids=ids,
+            dtype=tf.as_dtype(self.compute_dtype),
+            wire_dtype=wire and tf.as_dtype(wire),
+            clip=self._options["ids_out_of_range"] == "clip",
         )
-        return restore(rows)
+        return request, restore
+
+    def enable_lora(self, *args, **kwargs):
+        """As Keras's, where one worker holds the whole table."""
+        self._refuse_if_divided("LoRA needs the whole matrix")
+        super().enable_lora(*args, **kwargs)
+
+    def quantize(self, *args, **kwargs):
+        """As Keras's, where one worker holds the whole table."""
+        self._refuse_if_divided("quantization needs the whole matrix")
+        super().quantize(*args, **kwargs)
+
+    def _refuse_if_divided(self, reason):
+        self._refuse(reason if self.built and slices.of(self._embeddings) is not None else None)
 
     def compute_output_shape(self, input_shape, weights_shape=None):
         """[..., D], without the last dimension of the ids if they are combined."""
@@ -174,7 +191,7 @@ class ShardedEmbedding(keras.layers.Embedding):
 
     def save_own_variables(self, store):
         """Writes the whole table, as Embedding does."""
-        held = slices.of(self._embeddings)
+        held = slices.of(getattr(self, "_embeddings", None))
         if held is None:
             super().save_own_variables(store)
         else:
@@ -182,12 +199,60 @@ class ShardedEmbedding(keras.layers.Embedding):
 
     def load_own_variables(self, store):
         """Takes this worker's columns of the whole table."""
-        self._check_load_own_variables(store)
-        self._embeddings.assign(slices.own(self._embeddings, store["0"]))
+        held = slices.of(getattr(self, "_embeddings", None))
+        if held is None:
+            super().load_own_variables(store)
+        else:
+            self._check_load_own_variables(store)
+            held.assign(slices.own(held, store["0"]))
 
 
 # Keras names the groups of a file by class: so a file of either class loads into the other.
 ShardedEmbedding.__name__ = "Embedding"
+
+
+def lookup_together(layers, inputs):
+    """The outputs of several `ShardedEmbedding`s, by one exchange of ids, one of rows and one of gradients.
+
+    Each layer called by itself makes its own: three collectives per table and step, which small tables
+    spend on latency. For the `call` of a model or layer of one's own; Keras's functional models call layers
+    one by one.
+
+    Args:
+      layers: `ShardedEmbedding`s of one strategy, with one wire_dtype and dtype policy.
+      inputs: of each layer.
+
+    Returns:
+      A list, one output per layer.
+
+    Raises:
+      ValueError: there are not as many inputs as layers, or dtypes differ.
+
+    Example:
+      >>> layers = [ShardedEmbedding(10, 4), ShardedEmbedding(20, 2)]
+      >>> [rows.shape for rows in lookup_together(layers, [tf.constant([1]), tf.constant([3])])]
+      [TensorShape([1, 4]), TensorShape([1, 2])]
+    """
+    if len(layers) != len(inputs):
+        raise ValueError(f"{len(layers)} layers were given {len(inputs)} inputs; pass one for each.")
+    for layer in layers:
+        layer.build()
+    asked = [layer._request(i) for layer, i in zip(layers, inputs, strict=True)]
+    requests, restores = [r for r, _ in asked], [restore for _, restore in asked]
+    if len({(r.dtype, r.wire_dtype, r.table.dtype) for r in requests}) > 1:
+        raise ValueError("the layers' dtypes or wire_dtypes differ; call lookup_together for each kind.")
+    return [restore(rows) for restore, rows in zip(restores, lookup(requests), strict=True)]
+
+
+def _make_later(variable, all_slices, partition):
+    """While Keras infers shapes of a model of one's own, it puts off making variables, past `making`."""
+    make = variable._initialize_with_initializer
+
+    def make_slice(initializer):
+        with all_slices.making(partition):
+            make(initializer)
+
+    variable._initialize_with_initializer = make_slice
 
 
 class _SummedPenalty:

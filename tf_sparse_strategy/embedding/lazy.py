@@ -55,7 +55,7 @@ class LazyAdam(keras.optimizers.Adam):
     Example:
       >>> table = keras.Variable(tf.ones([3, 2]))
       >>> LazyAdam(0.1).apply([tf.IndexedSlices(tf.ones([1, 2]), [1], [3, 2])], [table])
-      >>> table.numpy()[:, 0].round(3).tolist()
+      >>> [round(float(x), 3) for x in table[:, 0]]
       [1.0, 0.9, 1.0]
 
     Source: Kingma & Ba, ICLR 2015, algorithm 1, row by row, as in PyTorch's SparseAdam.

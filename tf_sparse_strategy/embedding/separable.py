@@ -15,6 +15,7 @@ _REASONS = {
     "LARS": "its trust ratio divides norms of the whole variable",
     "Lamb": "its trust ratio divides norms of the whole variable",
     "Muon": "it orthogonalizes the whole matrix",
+    "ScheduleFreeAdamW": "its slots start from the table, which is not tested on slices",
 }
 _KERASES = ("keras.", "tf_keras.", "tf_sparse_strategy.")
 

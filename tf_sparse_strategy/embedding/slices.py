@@ -70,10 +70,19 @@ def variable_class(mirrored: type, save_spec: type) -> type:
                 return tf.zeros([0], self.dtype) if value is None else tf.constant(value)
 
             # A function: restoring asks for names, too, and must not gather.
-            return {_VALUE: save_spec(whole, "", "", dtype=self.dtype, device="CPU:0")}
+            device = self.values[0].device
+            return {_VALUE: save_spec(whole, "", "", dtype=self.dtype, device=device)}
 
         def _restore_from_tensors(self, restored_tensors):
             return self.values[0].assign(own(self, restored_tensors[_VALUE]))
+
+        def _export_to_saved_model_graph(self, *args, **kwargs):
+            if self.partition.workers > 1:
+                raise NotImplementedError(
+                    f"the sharded table {self.name!r} cannot be part of a SavedModel; load its weights in "
+                    "one process, into keras.layers.Embedding, and save there."
+                )
+            return super()._export_to_saved_model_graph(*args, **kwargs)
 
     return ColumnSlice
 

@@ -1,0 +1,28 @@
+"""What does a step of a large embedding table cost, divided by columns and in four other ways?
+
+make bench-embedding                         three tables on 2, 4 and 8 workers, publishes; root, Linux
+python -m benchmarks.embedding.main --quick  a small table on 2 workers; prints only
+"""
+
+from benchmarks import cluster, report
+from benchmarks.embedding import settings, tables
+from tf_sparse_strategy.cluster import Netlab
+
+PLACES = ((2, 1), (2, 2), (4, 2))  # nodes, workers on each
+RATE = "200mbit"
+
+
+def measure(quick: bool) -> dict:
+    """One job per table and placement."""
+    jobs = []
+    for nodes, local in PLACES[:1] if quick else PLACES:
+        with Netlab(nodes, local, RATE) as lab:
+            for name in settings.QUICK if quick else settings.SETTINGS:
+                more = ["--quick", "--rounds", "3"] if quick else []
+                job = cluster.run(lab, "benchmarks.embedding.measure", name, *more)
+                jobs.append({"nodes": nodes, **job})
+    return {"jobs": jobs}
+
+
+if __name__ == "__main__":
+    report.main("embedding", __doc__, measure, tables.render)

@@ -1,0 +1,37 @@
+"""The tables and batches that are measured; pure."""
+
+import dataclasses
+
+import numpy as np
+
+MEMORY = 9 << 30  # bytes that all workers' tables, gradients and one more copy may take together
+COPIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A table [rows, columns] of float32 and the ids of one worker's step."""
+
+    rows: int
+    columns: int
+    ids: int
+
+    def fitted(self, workers: int) -> "Setting":
+        """With as many rows as fit when every worker holds the whole table, as most ways need."""
+        most = MEMORY // (workers * COPIES * self.columns * 4)
+        return dataclasses.replace(self, rows=min(self.rows, most))
+
+
+SETTINGS = {
+    "LM": Setting(rows=800_000, columns=512, ids=128 * 20),  # LM1B, batch 128
+    "NMT": Setting(rows=32_000, columns=1024, ids=128 * 64),
+    "recommender": Setting(rows=10_000_000, columns=64, ids=4096 * 16),
+}
+QUICK = {"LM": Setting(rows=20_000, columns=64, ids=512)}
+
+
+def batches(setting: Setting, count: int, rank: int) -> np.ndarray:
+    """int32 [count, ids]: Zipf's law of exponent 1 over the rows, by its inverse; another for each rank."""
+    uniform = np.random.default_rng([7, rank]).random((count, setting.ids))
+    ids = np.floor(np.exp(uniform * np.log(setting.rows + 1))) - 1
+    return np.minimum(ids, setting.rows - 1).astype("int32")

@@ -1,0 +1,176 @@
+"""Sharded tables and their slots are saved whole: bit for bit what one process and any workers load."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tests.multiprocess.embedding_models import dataset, start
+from tf_sparse_strategy.embedding import slices
+
+
+def build(table, seed=1, optimizer=lambda: keras.optimizers.Adam(0.05)):
+    """Two tables, one narrower than there may be workers, and a dense layer."""
+    inputs = keras.Input((3,), dtype="int32")
+    rows = keras.layers.Concatenate()([table(13, 5)(inputs), table(13, 1)(inputs)])
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.compile(optimizer=optimizer(), loss="mse")
+    return start(model, seed)
+
+
+def sharded(strategy, **kwargs):
+    with strategy.scope():
+        model = build(tss.layers.ShardedEmbedding, **kwargs)
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def trained(strategy, **kwargs):
+    model = sharded(strategy, **kwargs)
+    model.fit(dataset(16), epochs=1, verbose=0)
+    return model
+
+
+def whole_state(model):
+    """Weights and the optimizer's variables, tables whole; collective."""
+    return [
+        slices.of(v).slices.whole(v) if slices.of(v) is not None else v.numpy()
+        for v in (*model.weights, *model.optimizer.variables)
+    ]
+
+
+def assert_same_state(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def alone_state(model):
+    return [v.numpy() for v in (*model.weights, *model.optimizer.variables)]
+
+
+def loaded_alone(topology, comm, load):
+    """What the first worker loads into plain Embeddings, outside the strategy; None on the others."""
+    state = alone_state(load()) if topology.rank == 0 else None
+    comm.barrier()
+    return state
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, tss.optimizers.LazyAdam])
+def test_weights_files(comm, topology, strategy, shared_tmp, optimizer):
+    def make():
+        return optimizer(0.05)
+
+    model = trained(strategy, optimizer=make)
+    expected, path = whole_state(model), str(shared_tmp / "model.weights.h5")
+    model.save_weights(path)
+    other = sharded(strategy, seed=2, optimizer=make)
+    other.load_weights(path)
+    assert_same_state(whole_state(other), expected)
+
+    def load():
+        plain = build(keras.layers.Embedding, seed=3, optimizer=make)
+        plain.optimizer.build(plain.trainable_variables)
+        plain.load_weights(path)
+        return plain
+
+    alone = loaded_alone(topology, comm, load)
+    if alone is not None:
+        assert_same_state(alone, expected)
+
+
+def test_whole_models(comm, topology, strategy, shared_tmp):
+    model = trained(strategy)
+    expected, path = whole_state(model), str(shared_tmp / "model.keras")
+    model.save(path)
+    with strategy.scope():
+        other = keras.models.load_model(path)
+    assert_same_state(whole_state(other), expected)
+    assert sum(slices.of(v) is not None for v in other.weights) == 2
+    alone = loaded_alone(topology, comm, lambda: keras.models.load_model(path))
+    if alone is not None:
+        assert_same_state(alone, expected)
+    more = [m.fit(dataset(16), epochs=1, verbose=0).history["loss"] for m in (model, other)]
+    assert more[0] == more[1]
+
+
+def test_a_plain_file_is_loaded_by_any_number_of_workers(comm, topology, strategy, shared_tmp):
+    path = str(shared_tmp / "plain.weights.h5")
+    if topology.rank == 0:
+        plain = build(keras.layers.Embedding, seed=4)
+        plain.fit(dataset(16), epochs=1, verbose=0)
+        plain.save_weights(path)
+    comm.barrier()
+    model = sharded(strategy, seed=5)
+    model.load_weights(path)
+    state = whole_state(model)
+    if topology.rank == 0:
+        assert_same_state(state, alone_state(plain))
+
+
+def test_checkpoints(comm, topology, strategy, shared_tmp):
+    model = trained(strategy)
+    expected = whole_state(model)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    path = checkpoint.save(str(shared_tmp / "checkpoint"))
+    other = sharded(strategy, seed=2)
+    tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+    assert_same_state(whole_state(other), expected)
+
+    def load():
+        plain = build(keras.layers.Embedding, seed=3)
+        plain.optimizer.build(plain.trainable_variables)
+        tf.train.Checkpoint(model=plain, optimizer=plain.optimizer).restore(path).assert_consumed()
+        return plain
+
+    alone = loaded_alone(topology, comm, load)
+    if alone is not None:
+        assert_same_state(alone, expected)
+
+
+def test_get_and_set_weights(strategy):
+    model = sharded(strategy)
+    assert [w.shape for w in model.get_weights()[:2]] == [(13, 5), (13, 1)]
+    values = [np.full_like(w, i + 0.5) for i, w in enumerate(model.get_weights())]
+    model.set_weights(values)
+    assert_same_state(model.get_weights(), values)
+    assert model.count_params() == sum(v.size for v in values)
+    with pytest.raises(ValueError, match=r"has shape \(13, 5\)"):
+        model.set_weights([values[0][:, :1], *values[1:]])
+
+
+def test_callbacks(strategy, shared_tmp):
+    """What callbacks save in the midst of fit; a run resumed from a backup ends as the whole run."""
+
+    class Interruption(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise RuntimeError("interrupted")
+
+    def fit(model, *callbacks):
+        return model.fit(dataset(16), epochs=3, verbose=0, callbacks=list(callbacks))
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(shared_tmp / "backup"))
+
+    model = sharded(strategy)
+    path = str(shared_tmp / "best.keras")
+    fit(model, keras.callbacks.ModelCheckpoint(path, save_best_only=True, monitor="loss"))
+    with pytest.raises(RuntimeError, match="interrupted"):
+        fit(sharded(strategy), backup(), Interruption())
+    resumed = sharded(strategy, seed=9)
+    fit(resumed, backup())
+    assert_same_state(whole_state(resumed), whole_state(model))
+    with strategy.scope():
+        best = keras.models.load_model(path)
+    assert_same_state(best.get_weights(), model.get_weights())
+
+
+def test_refusals(partners, strategy, shared_tmp):
+    model = sharded(strategy)
+    with pytest.raises(NotImplementedError, match="legacy .h5"):
+        model.save(str(shared_tmp / "model.h5"))
+    with pytest.raises(NotImplementedError, match="cannot be exported"):
+        model.export(str(shared_tmp / "exported"))
+    with pytest.raises(AttributeError, match="its columns are on"):
+        getattr(model.layers[1], "embeddings")  # noqa: B009, the access raises

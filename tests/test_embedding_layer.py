@@ -1,0 +1,229 @@
+"""ShardedEmbedding in one process, with and without a strategy: an Embedding, and what it adds."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.lazy import Adagrad, LazyAdam
+
+L, D = 7, 4
+TABLE = np.random.default_rng(0).normal(size=(L, D)).astype("float32")
+
+
+@pytest.fixture(params=["alone", "strategy"])
+def scope(request):
+    """Without a strategy, and under one of one worker."""
+    strategy = tss.SparseStrategy() if request.param == "strategy" else tf.distribute.get_strategy()
+    with strategy.scope():
+        yield request.param
+
+
+def layers(**kwargs):
+    """(keras.layers.Embedding, ShardedEmbedding) with the same table."""
+    kinds = keras.layers.Embedding, tss.layers.ShardedEmbedding
+    return [kind(L, D, weights=TABLE, **kwargs) for kind in kinds]
+
+
+IDS = (
+    np.array([[1, 2, 2], [0, 6, 1]]),
+    np.array([[1.0, 2.0]], "float32"),
+    np.array([], "int64"),
+    np.array([-1, 3, -7]),  # TensorFlow's own Embedding refuses these on CPUs
+)
+
+
+@pytest.mark.parametrize("ids", IDS[:3], ids=str)
+def test_it_is_an_embedding(scope, ids):
+    plain, sharded = layers(mask_zero=True)
+    np.testing.assert_array_equal(sharded(ids), plain(ids))
+    np.testing.assert_array_equal(sharded.compute_mask(ids), plain.compute_mask(ids))
+    assert sharded.compute_output_shape(ids.shape) == plain.compute_output_shape(ids.shape)
+    assert sharded.count_params() == plain.count_params() == L * D
+
+
+def test_negative_ids_count_from_the_end(scope):
+    np.testing.assert_array_equal(layers()[1](IDS[3]), TABLE[IDS[3]])
+
+
+def test_gradients_of_repeated_ids_are_added_up(scope):
+    """Also of -1 and 6, which are the same row."""
+    sharded = layers()[1]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(sharded(np.array([1, 6, 1, -1, 1])) * tf.constant([1.0, 2, 3, 4, 5])[:, None])
+    table = sharded.trainable_variables[0]
+    held = slices.of(table)
+    gradient = tape.gradient(loss, table.value if held is None else held.values[0])
+    assert sorted(gradient.indices.numpy().tolist()) == [1, 6]
+    dense = np.zeros((L, D))
+    dense[[1, 6]] = [[9.0], [6.0]]
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient), dense)
+
+
+@pytest.mark.parametrize("wrong, named", [([2, 7], "7"), ([2, -8], "-8"), ([1 << 40], "2147483647")])
+def test_ids_out_of_range(scope, wrong, named):
+    ids, found = np.array(wrong), rf"'words' has rows 0 to 6(.|\n)*{named}(.|\n)*on rank"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=found):
+        layers(name="words")[1](ids)
+    clip = tss.layers.ShardedEmbedding(L, D, weights=TABLE, ids_out_of_range="clip")
+    np.testing.assert_array_equal(clip(ids), TABLE[np.clip(np.where(ids < 0, ids + L, ids), 0, L - 1)])
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_combiners_of_all_kinds_of_inputs(scope, combiner, weighted):
+    """The same ids ragged, sparse, and dense with weight 0 where there is none."""
+    layer = tss.layers.ShardedEmbedding(L, D, weights=TABLE, combiner=combiner)
+    lists, factors = [[1, 2, 2], [], [6]], [[0.5, 1.0, 2.0], [], [3.0]]
+    ids = tf.ragged.constant(lists, dtype=tf.int32)
+    weights = tf.ragged.constant(factors) if weighted else None
+    sparse_ids, sparse_weights = ids.to_sparse(), tf.ragged.constant(factors).to_sparse()
+    expected = tf.nn.embedding_lookup_sparse(
+        TABLE, sparse_ids, sparse_weights if weighted else None, combiner=combiner
+    )
+    # TensorFlow's result ends with the last row that has ids.
+    np.testing.assert_allclose(layer(ids, weights=weights), expected, rtol=1e-6)
+    got = layer(sparse_ids, weights=sparse_weights if weighted else None)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    mask = tf.cast(tf.sequence_mask(ids.row_lengths()), tf.float32)
+    dense_weights = weights.to_tensor() if weighted else mask
+    np.testing.assert_allclose(layer(ids.to_tensor(), weights=dense_weights), expected, rtol=1e-6)
+
+
+def test_ragged_ids_stay_ragged(scope):
+    ids = tf.ragged.constant([[1, 2], [], [3]], dtype=tf.int32)
+    rows = layers()[1](ids)
+    assert rows.row_lengths().numpy().tolist() == [2, 0, 1]
+    np.testing.assert_array_equal(rows.flat_values, TABLE[[1, 2, 3]])
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        ({"combiner": "max"}, "combiner='max' is not one of"),
+        ({"wire_dtype": "int8"}, "wire_dtype='int8'"),
+        ({"ids_out_of_range": "wrap"}, "ids_out_of_range='wrap'"),
+        ({"combiner": "sum", "mask_zero": True}, "no ids are left to be masked"),
+    ],
+)
+def test_wrong_arguments(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        tss.layers.ShardedEmbedding(L, D, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        ({"embeddings_constraint": keras.constraints.MaxNorm(axis=1)}, "needs whole rows"),
+        ({"embeddings_regularizer": keras.regularizers.OrthogonalRegularizer()}, "not known"),
+        ({"lora_rank": 2}, "lora_rank"),
+    ],
+)
+def test_what_slices_cannot_have(arguments, match):
+    with tss.SparseStrategy().scope(), pytest.raises(ValueError, match=match):
+        tss.layers.ShardedEmbedding(L, D, **arguments).build()
+
+
+def test_weights_without_a_combiner():
+    with pytest.raises(ValueError, match="pass combiner='sum'"):
+        layers()[1](np.array([1]), weights=np.array([1.0]))
+
+
+def test_configuration():
+    """Only what differs from Embedding is said, so that Embedding takes the rest."""
+    plain, sharded = layers(mask_zero=True, name="words")
+    assert sharded.get_config() == plain.get_config()
+    other = tss.layers.ShardedEmbedding(L, D, combiner="mean", wire_dtype="bfloat16")
+    again = keras.layers.deserialize(keras.layers.serialize(other))
+    assert type(again) is tss.layers.ShardedEmbedding
+    assert again.get_config() == other.get_config()
+
+
+def rows_of_adam(gradients, lr=0.1, beta_1=0.9, beta_2=0.999, epsilon=1e-7):
+    """NumPy: after each step's {row: gradient}, the table; rows without one stay."""
+    w, m, v = TABLE.astype("float64"), np.zeros((L, D)), np.zeros((L, D))
+    for step, rows in enumerate(gradients, start=1):
+        for row, g in rows.items():
+            m[row] = beta_1 * m[row] + (1 - beta_1) * g
+            v[row] = beta_2 * v[row] + (1 - beta_2) * g**2
+            alpha = lr * np.sqrt(1 - beta_2**step) / (1 - beta_1**step)
+            w[row] -= alpha * m[row] / (np.sqrt(v[row]) + epsilon)
+    return w
+
+
+def rows_of_adagrad(gradients, lr=0.1, start=0.1, epsilon=1e-7):
+    w, a = TABLE.astype("float64"), np.full((L, D), start)
+    for rows in gradients:
+        for row, g in rows.items():
+            a[row] += g**2
+            w[row] -= lr * g / np.sqrt(a[row] + epsilon)
+    return w
+
+
+@pytest.mark.parametrize("optimizer, rule", [(LazyAdam, rows_of_adam), (Adagrad, rows_of_adagrad)])
+def test_lazy_optimizers_are_row_local(scope, optimizer, rule):
+    rng = np.random.default_rng(1)
+    table, made, expected = keras.Variable(TABLE), optimizer(0.1), []
+    for ids in ([1, 3, 1], [5], [3, 3, 0], [1]):
+        values = rng.normal(size=(len(ids), D)).astype("float32")
+        rows = {}
+        for row, g in zip(ids, values.astype("float64"), strict=True):
+            rows[row] = rows.get(row, 0) + g
+        expected.append(rows)
+        gradient = tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([L, D]))
+        tf.distribute.get_strategy().run(lambda g=gradient: made.apply([g], [table]))
+    np.testing.assert_allclose(table.numpy(), rule(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_lazy_adam_is_adam_on_dense_gradients():
+    one, other = keras.Variable(TABLE), keras.Variable(TABLE)
+    for _ in range(3):
+        LazyAdam(0.1).apply([tf.ones([L, D])], [one])
+        keras.optimizers.Adam(0.1).apply([tf.ones([L, D])], [other])
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("option", [{"amsgrad": True}, {"weight_decay": 0.1}])
+def test_what_lazy_adam_refuses(option):
+    with pytest.raises(ValueError, match="rows without a gradient would have to move"):
+        LazyAdam(**option)
+    assert LazyAdam.from_config(LazyAdam(0.3).get_config()).get_config() == LazyAdam(0.3).get_config()
+
+
+def model_of_embeddings():
+    ids, norm = keras.Input([3], dtype="int32"), keras.constraints.MaxNorm(axis=1)
+    parts = [
+        keras.layers.Embedding(50, 6, name="large")(ids),
+        keras.layers.Embedding(7, 6, name="small")(ids),
+        keras.layers.Embedding(60, 6, embeddings_constraint=norm, name="rows")(ids),
+    ]
+    return keras.Model(ids, keras.layers.Concatenate()(parts))
+
+
+def test_conversion():
+    ids = np.array([[1, 2, 3]])
+    with tss.SparseStrategy().scope():
+        model = model_of_embeddings()
+        converted = tss.shard_embeddings(model, min_rows=10)
+        everything = tss.shard_embeddings(model, placement="columns")
+        np.testing.assert_array_equal(converted(ids), model(ids))
+    kinds = {layer.name: type(layer) for layer in converted.layers}
+    assert kinds["large"] is tss.layers.ShardedEmbedding
+    assert kinds["small"] is kinds["rows"] is keras.layers.Embedding
+    assert type(everything.get_layer("small")) is tss.layers.ShardedEmbedding
+    assert type(everything.get_layer("rows")) is keras.layers.Embedding
+
+
+def test_conversions_that_cannot_be():
+    with pytest.raises(ValueError, match=r"with strategy.scope\(\)"):
+        tss.shard_embeddings(model_of_embeddings())
+    with pytest.raises(ValueError, match="placement='rows'"):
+        tss.shard_embeddings(model_of_embeddings(), placement="rows")
+
+    class Own(keras.Model):
+        pass
+
+    with tss.SparseStrategy().scope(), pytest.raises(ValueError, match="a class of its own"):
+        tss.shard_embeddings(Own())
