@@ -1,0 +1,87 @@
+"""DataCache under real workers: each sample once, one copy per node, and the weights of one process."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import datacache_help as help_
+from tests.multiprocess.oracle import assert_identical
+
+
+@pytest.fixture
+def cache(comm, topology, shared_tmp):
+    """One store per node; the nodes are directories here."""
+    shm = shared_tmp / f"node{topology.node}"
+    if topology.rank == 0:
+        help_.records(shared_tmp / "source")
+    if topology.local == 0:
+        shm.mkdir()
+    comm.barrier()
+    return help_.cache(str(shared_tmp / "source" / "*"), shm, shared_tmp / "local")
+
+
+def everyones(comm, rows) -> list:
+    rows = np.concatenate(rows) if len(rows) else np.zeros(0, "int64")
+    return comm.all_gather(tf.constant(rows.astype("int64"))).numpy().tolist()
+
+
+@pytest.mark.parametrize("shuffle", ["local", "exchange", "global"])
+def test_every_sample_once_per_epoch(comm, topology, cache, shuffle):
+    workers = topology.num_workers
+    context = tf.distribute.InputContext(workers, topology.rank, workers)
+    steps = cache.steps_per_epoch(16)
+    for epoch in range(3):
+        dataset = cache.dataset(
+            16, shuffle=shuffle, input_context=context, start=epoch * steps, epochs=epoch + 1
+        )
+        assert sorted(everyones(comm, help_.numbers_of(dataset))) == list(range(150))
+
+
+def test_one_copy_per_node(comm, topology, cache):
+    workers = topology.num_workers
+    context = tf.distribute.InputContext(workers, topology.rank, workers)
+    help_.numbers_of(cache.dataset(16, input_context=context, epochs=1))
+    comm.barrier()
+    own = [rank for rank in range(workers) if topology.of(rank).node == topology.node]
+    mine = sum(len(range(rank, 16, workers)) for rank in own)
+    stored = cache.stats()["stored"]
+    assert stored <= 150
+    if topology.num_nodes == 1:
+        assert stored == 150
+    else:
+        assert abs(stored - 150 * mine / 16) < 16  # its share
+    assert comm.all_reduce(tf.constant(float(stored)), purpose="stored") >= 150
+
+
+def weights(keras, cache, strategy=None):
+    keras.utils.set_random_seed(1)
+
+    def build():
+        model = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.001), "mse")
+        return model
+
+    def dataset(context=None):
+        return cache.dataset(
+            16,
+            lambda b: (tf.cast(b["data"], tf.float32) / 256, tf.cast(b["number"], tf.float32)[:, None]),
+            input_context=context,
+        )
+
+    if strategy is None:
+        model, data = build(), dataset()
+    else:
+        with strategy.scope():
+            model = build()
+        data = strategy.distribute_datasets_from_function(dataset)
+    model.fit(data, epochs=2, steps_per_epoch=cache.steps_per_epoch(16), verbose=0)
+    return model.get_weights()
+
+
+def test_the_weights_of_one_process(comm, strategy, keras, cache):
+    alone = weights(keras, cache)
+    together = weights(keras, cache, strategy)
+    for value in together:
+        assert_identical(comm, value)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
