@@ -1,0 +1,77 @@
+"""A recurrent model of the words in the Python standard library's docstrings: perplexity."""
+
+import ast
+import collections
+import hashlib
+import math
+import pathlib
+import re
+import sysconfig
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+LENGTH, BATCH = 20, 64  # words of a row; rows of all workers
+EPOCHS, RATE = 2, 2e-3
+LEAST = 2  # rarer words are one and the same
+
+
+def docstrings() -> list[str]:
+    """In the order of their files' names; how many there are depends on Python's version."""
+    library = pathlib.Path(sysconfig.get_paths()["stdlib"])
+    found = []
+    for path in sorted(library.rglob("*.py")):
+        if {"test", "tests", "site-packages"} & set(path.parts):
+            continue
+        try:
+            tree = ast.parse(path.read_text(errors="replace"))
+        except (SyntaxError, ValueError):
+            continue  # lib2to3 keeps files that are not Python
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
+        found += [text for node in nodes if (text := ast.get_docstring(node))]
+    return found
+
+
+def corpus(part: float = 1.0) -> tuple[np.ndarray, np.ndarray, int, str]:
+    """(rows to train on, rows to test on, int32 [n, LENGTH + 1]; number of words; a hash of the text)."""
+    texts = docstrings()
+    texts = texts[: max(1, int(part * len(texts)))]
+    lines = [re.findall(r"\w+|[^\w\s]", text.lower()) + ["<end>"] for text in texts]
+    flat = [word for line in lines for word in line]
+    counted = collections.Counter(flat)
+    kept = sorted(word for word, count in counted.items() if count >= LEAST)
+    number = {word: i + 1 for i, word in enumerate(kept)}
+    ids = np.array([number.get(word, 0) for word in flat], np.int32)
+    rows = (len(ids) - 1) // LENGTH
+    pairs = np.stack([ids[i * LENGTH : (i + 1) * LENGTH + 1] for i in range(rows)])
+    pairs = pairs[np.random.default_rng(0).permutation(rows)]
+    test = rows // 10 // BATCH * BATCH or rows // 10
+    digest = hashlib.blake2b(" ".join(flat).encode(), digest_size=6).hexdigest()
+    return pairs[test:], pairs[:test], len(kept) + 1, digest
+
+
+def train(strategy, seed: int, epochs: int, rows: tuple) -> float:
+    """Perplexity on the test rows after training; collective."""
+    keras.utils.set_random_seed(seed)
+    training, test, vocabulary, _ = rows
+    layers = keras.layers
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                layers.Input([LENGTH], dtype="int32"),
+                layers.Embedding(vocabulary, 128),
+                layers.LSTM(256, return_sequences=True),
+                layers.Dense(vocabulary),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(RATE), loss)
+    order = np.random.default_rng(seed)
+    for _ in range(epochs):
+        mixed = training[order.permutation(len(training))]
+        data = tf.data.Dataset.from_tensor_slices((mixed[:, :-1], mixed[:, 1:]))
+        model.fit(data.batch(BATCH, drop_remainder=True), verbose=0)
+    found = model.evaluate(test[:, :-1], test[:, 1:], batch_size=BATCH, verbose=0)
+    return math.exp(found)

@@ -1,0 +1,86 @@
+"""The ways of summing a gradient that are compared."""
+
+import dataclasses
+from collections.abc import Callable
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from tf_sparse_strategy import residual
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import (
+    Communication,
+    GTopK,
+    HiTopK,
+    OkTopK,
+    ShardedTopK,
+    TopKAllGather,
+    Torus2D,
+)
+
+RING, FP16, TORUS = "Horovod ring", "Horovod ring, fp16", "Torus2D"
+CODED = ", fp16 + delta"
+_SPARSE = {kind.__name__: kind for kind in (TopKAllGather, HiTopK, ShardedTopK, GTopK, OkTopK)}
+_CODED = (HiTopK, ShardedTopK)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way of summing [n] over the workers.
+
+    Args:
+      step: [n] -> [n], one step; what is not sent stays in variables.
+      scheme: what predicts it; None for what is predicted as Torus2D or not at all.
+      kept: what all workers' residuals add up to, [n].
+    """
+
+    step: Callable[[tf.Tensor], tf.Tensor]
+    scheme: Communication | None
+    kept: Callable[[], tf.Tensor]
+
+
+def _horovod(compression, name):
+    def step(x):
+        small, context = compression.compress(x)
+        return compression.decompress(hvd.allreduce(small, op=hvd.Sum, name=name), context)
+
+    return step
+
+
+def _of_scheme(scheme: Communication, n: int, comm: Collectives) -> Method:
+    bucket = BucketPlan.build([TensorSpec("x", (n,), "float32", 4)], 4 * n).buckets[0]
+    variables = scheme.state(bucket, comm.topology)
+    share = scheme.share(comm.topology)
+
+    def step(x):
+        state = residual.State(variables)
+        summed = scheme.reduce(x, state, comm)
+        residual.commit([state])
+        return summed
+
+    def kept():
+        own = tf.zeros([n])
+        if residual.RESIDUAL in variables:
+            own = residual.flush(own, residual.State(variables), share)
+        return comm.all_reduce(own)
+
+    return Method(step, scheme, kept)
+
+
+def exact(n: int, comm: Collectives) -> dict[str, Method]:
+    """By name: those that sum all elements."""
+    found = {
+        RING: Method(_horovod(hvd.Compression.none, f"ring{n}"), None, lambda: tf.zeros([n])),
+        FP16: Method(_horovod(hvd.Compression.fp16, f"fp16{n}"), None, lambda: tf.zeros([n])),
+    }
+    return found | {TORUS: _of_scheme(Torus2D(), n, comm)}
+
+
+def sparse(n: int, density: float, comm: Collectives) -> dict[str, Method]:
+    """By name: those that send `density` n elements."""
+    schemes = {name: kind(density) for name, kind in _SPARSE.items()}
+    for kind in _CODED:
+        coded = kind(density, wire_dtype="float16", index_coding="delta")
+        schemes[kind.__name__ + CODED] = coded
+    return {name: _of_scheme(scheme, n, comm) for name, scheme in schemes.items()}

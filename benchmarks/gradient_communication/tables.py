@@ -1,0 +1,107 @@
+"""From measurements to Markdown. Pure."""
+
+import statistics
+
+from benchmarks.report import environment_line, spread, table
+
+RING, TORUS, FLAT, OURS = "Horovod ring", "Torus2D", "TopKAllGather", "HiTopK"
+SHARDED, SHARDED_CODED = "ShardedTopK", "ShardedTopK, fp16 + delta"
+FASTER, MODEL_GOAL = 8.0, 0.2
+BYTES = {SHARDED: 2.2, SHARDED_CODED: 1.2}
+
+
+def bound(record: dict, nodes: int) -> float:
+    """Bytes a node's link must carry: K values and indices of each of the other nodes' shares."""
+    return 8 * record["density"] * record["n"] * (nodes - 1) / nodes
+
+
+def _median(record: dict) -> float:
+    return statistics.median(record["seconds"])
+
+
+def _bytes(record: dict) -> float:
+    return statistics.median(record["link_bytes"])
+
+
+def _off(record: dict) -> float:
+    return _median(record) / record["predicted"]
+
+
+def _parts(record: dict) -> str:
+    whole = sum(record["parts"].values())
+    return ", ".join(f"{kind} {seconds / whole:.0%}" for kind, seconds in record["parts"].items())
+
+
+def _rows(cluster: dict, n: int) -> list[list[str]]:
+    records = [record for record in cluster["records"] if record["n"] == n]
+    ring = next(record for record in records if record["method"] == RING)
+    rows = []
+    for record in records:
+        of_bound = _bytes(record) / bound(record, cluster["nodes"]) if record["density"] else None
+        rows.append(
+            [
+                record["method"],
+                f"{record['density']:.1%}" if record["density"] else "",
+                spread(record["seconds"], 1e3),
+                f"{_median(ring) / _median(record):.2f}",
+                f"{_bytes(record) / 1e6:.3g}",
+                f"{of_bound:.2f}" if of_bound else "",
+                f"{_off(record):.2f}",
+                _parts(record),
+            ]
+        )
+    return rows
+
+
+def _verdict(cluster: dict) -> list[str]:
+    largest = max(record["n"] for record in cluster["records"])
+    by = {
+        record["method"]: record
+        for record in cluster["records"]
+        if record["n"] == largest and record["density"] in (None, 0.01)
+    }
+    times = {name: _median(record) for name, record in by.items()}
+    over_ring, over_torus = times[RING] / times[OURS], times[TORUS] / times[OURS]
+    reached = "reached" if min(over_ring, over_torus) >= FASTER else "missed"
+    ahead = "ahead of" if times[OURS] < times[FLAT] else "behind"
+    lines = [
+        f"- {largest:,} elements at 1 %: {OURS} takes {over_ring:.1f} times less than the ring and "
+        f"{over_torus:.1f} times less than {TORUS} (goal {FASTER:g}: {reached}), and is {ahead} {FLAT} "
+        f"({times[FLAT] / times[OURS]:.2f} times its time)."
+    ]
+    for name, goal in BYTES.items():
+        ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])
+        verdict = "reached" if ratio <= goal else "missed"
+        lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
+    missed = [
+        f"{r['method']} ({r['n']:,}{', ' + format(r['density'], '.1%') if r['density'] else ''})"
+        for r in cluster["records"]
+        if abs(_off(r) - 1) > MODEL_GOAL
+    ]
+    count = len(cluster["records"])
+    said = f"all {count}" if not missed else f"{count - len(missed)} of {count}; not for {', '.join(missed)}"
+    wrong = cluster["wrong"]
+    lines += [
+        f"- The model's prediction is within {MODEL_GOAL:.0%} for {said}.",
+        f"- Sent and kept {'make the whole for all methods' if not wrong else f'DIFFER for {wrong}'}.",
+    ]
+    return lines
+
+
+def render(results: dict) -> str:
+    """What was found, and one table per cluster and number of elements."""
+    header = ["method", "density", "ms", "ring / this", "MB per link", "of the bound"]
+    header += ["measured / predicted", "parts of the time"]
+    parts = [environment_line(results)]
+    for name, cluster in results["clusters"].items():
+        links = cluster["links"]
+        facts = (
+            f"Links as measured: phase {links['phase'] * 1e6:.0f} µs, "
+            f"alpha {links['cross_alpha'] * 1e6:.0f} µs between nodes, "
+            f"{8e-6 / links['cross_beta']:.0f} Mbit/s; selecting {links['selection'] * 1e9:.2g} ns per "
+            "element."
+        )
+        parts += [f"### {name}", facts, "\n".join(_verdict(cluster))]
+        for n in dict.fromkeys(record["n"] for record in cluster["records"]):
+            parts += [f"{n:,} elements", table(header, _rows(cluster, n))]
+    return "\n\n".join(parts)

@@ -1,0 +1,136 @@
+"""A worker: sums vectors by each method in turns; time, bytes on the wire, parts of the time, correctness."""
+
+import argparse
+import dataclasses
+import gc
+import json
+import pathlib
+import re
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.gradient_communication import methods
+from tf_sparse_strategy import collectives, cost_model, link_measurement
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Dense
+from tf_sparse_strategy.communication.auto import selection_seconds
+
+CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
+
+
+def sent_over(interface: str = "eth0") -> int:
+    """Bytes this node has sent to others, headers included."""
+    table = pathlib.Path("/proc/self/net/dev").read_text()
+    found = re.findall(rf"^\s*{interface}:(.*)$", table, re.M)
+    return int(found[0].split()[8]) if found else 0
+
+
+def wrong_sums(density: float, comm: Collectives) -> list[str]:
+    """Methods by which, of whole numbers, sent and kept do not make the whole on some worker."""
+    p, rank = comm.topology.num_workers, comm.topology.rank
+    values = np.random.default_rng(0).integers(-50, 51, (CHECKED_STEPS, p, CHECKED)).astype(np.float32)
+    chosen = methods.exact(CHECKED, comm) | methods.sparse(CHECKED, density, comm)
+    wrong = []
+    for name, method in chosen.items():
+        step = tf.function(method.step)
+        sent = sum(step(tf.constant(g[rank])).numpy() for g in values)
+        differs = not np.array_equal(sent + method.kept().numpy(), values.sum(axis=(0, 1)))
+        if int(comm.all_reduce(tf.constant(int(differs)))):
+            wrong.append(name)
+    return wrong
+
+
+def measure(method: methods.Method, x: tf.Tensor, rounds: int, comm: Collectives) -> dict:
+    """Seconds of the slowest worker in each round, and bytes that nodes' links carried per round."""
+    step = tf.function(method.step)
+    step(x)
+    first = comm.topology.local == 0
+    seconds, links = [], []
+    for _ in range(rounds):
+        x = tf.roll(x, len(x) // 3, axis=0)  # no gradient is the one before
+        comm.barrier()
+        before = sent_over()
+        comm.barrier()  # nobody begins before all have read
+        begin = time.perf_counter()
+        step(x)[:1].numpy()
+        seconds.append(time.perf_counter() - begin)
+        comm.barrier()
+        links.append((sent_over() - before) * first)
+    slowest = comm.all_reduce(tf.constant(seconds, tf.float64), op="max").numpy().tolist()
+    busiest = comm.all_reduce(tf.constant(links, tf.int64), op="max").numpy().tolist()
+    return {"seconds": slowest, "link_bytes": busiest} | breakdown(method, x, comm)
+
+
+def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
+    """Seconds of one step by kind of collective, and in none, on the slowest worker of each."""
+    comm.sites.timed = True
+    step = tf.function(lambda x: method.step(x))  # traced anew, with the clock
+    step(x)
+    comm.barrier()
+    before = {name: site.copy() for name, site in comm.sites.sites()}
+    begin = time.perf_counter()
+    step(x)[:1].numpy()
+    whole = time.perf_counter() - begin
+    parts: dict[str, float] = {}
+    for name, site in comm.sites.sites():
+        if name.startswith("gradients."):
+            change = site - before.get(name, 0)
+            kind = name.split(".")[1]
+            parts[kind] = parts.get(kind, 0.0) + float(change[4] - change[3]) * 1e-6
+    comm.sites.timed = False
+    parts = {kind: seconds for kind, seconds in parts.items() if seconds > 0}
+    if not parts:  # Horovod's own: one operation
+        return {"parts": {}}
+    parts["computation"] = max(0.0, whole - sum(parts.values()))
+    names = list(parts)
+    slowest = comm.all_reduce(tf.constant(list(parts.values()), tf.float64), op="max").numpy().tolist()
+    return {"parts": dict(zip(names, slowest, strict=True))}
+
+
+def predicted(name: str, method: methods.Method, n: int, links, comm: Collectives) -> float:
+    """Seconds by the cost model."""
+    if name == methods.FP16:
+        return cost_model.all_reduce(comm.topology, 2 * n, links).seconds
+    return (method.scheme or Dense()).cost(n, comm.topology, links).seconds
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--plan", required=True, help="JSON: [[elements, [densities], rounds], ...]")
+    args = parser.parse_args()
+    collectives.start()
+    comm = Collectives(collectives.find_topology())
+    links = link_measurement.measure(comm)
+    links = dataclasses.replace(links, selection=selection_seconds(comm, 0.01))
+    records, wrong = [], wrong_sums(0.01, comm)
+    for n, densities, rounds in json.loads(args.plan):
+        x = tf.random.stateless_normal([n], [comm.topology.rank, n])
+        for density in (None, *densities):
+            chosen = methods.exact(n, comm) if density is None else methods.sparse(n, density, comm)
+            for name in list(chosen):
+                method = chosen.pop(name)
+                record = {
+                    "method": name,
+                    "n": n,
+                    "density": density,
+                    "predicted": predicted(name, method, n, links, comm),
+                    **measure(method, x, rounds, comm),
+                }
+                records.append(record)
+                del method
+                gc.collect()  # functions and residuals of the last one
+                if comm.topology.rank == 0:
+                    shown = ", ".join(f"{s:.3f}" for s in record["seconds"])
+                    print(f"{n} elements, density {density}, {name}: {shown} s", flush=True)
+    if comm.topology.rank == 0:
+        found = {"links": dataclasses.asdict(links), "wrong": wrong, "records": records}
+        pathlib.Path(args.output).write_text(json.dumps(found))
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    main()
