@@ -7,6 +7,7 @@ current strategy; under any other it calls the original.
 |---------------------------------------------|--------------------------------------|-----------------------|
 | TFOptimizer._all_reduce_sum_gradients       | hides which variable a gradient is of| reduce (gradient, var)|
 | BaseOptimizer._clip_gradients               | clips before the gradients are summed| clip the sum          |
+| BaseOptimizer.build                         | may need more than a table's columns | refuse                |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
 | Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
@@ -84,6 +85,7 @@ def _install_keras3() -> None:
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
     wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
+    wrap(base_optimizer.BaseOptimizer, "build", _build_for_slices)
     wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
     wrap(loss, "reduce_values", _reduce_loss)
@@ -116,6 +118,14 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     reduced = extended.reduce_gradients(present)
     clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
     return [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+
+
+def _build_for_slices(original, optimizer, variables):
+    """Before slots are made: an optimizer that is refused could make them of different shapes."""
+    table = next((held for held in map(slices.of, variables) if held is not None), None)
+    if table is not None and table.partition.workers > 1:
+        separable.require_elementwise(optimizer, table)
+    return original(optimizer, variables)
 
 
 def _clip_sums(optimizer, gradients, variables):

@@ -175,6 +175,7 @@ def test_an_id_out_of_range_is_an_error_on_all(topology, strategy):
     last = topology.num_workers - 1
     with strategy.scope():
         layer = tss.layers.ShardedEmbedding(7, 5, name="words")
+        layer.build()
     ids = tf.constant([1, 9 if topology.rank == last else 2])
     named = rf"'words' has rows 0 to 6(.|\n)*9(.|\n)*on rank(.|\n)*{last}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=named):

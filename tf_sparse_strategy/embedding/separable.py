@@ -28,6 +28,8 @@ def refused_optimizer(optimizer: Any) -> str | None:
     if getattr(optimizer, "elementwise", False):
         return None
     kind = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
+    if kind.__name__ == "BaseOptimizer":
+        return None  # it wraps another, which is asked itself
     if kind.__module__.startswith(_KERASES) and kind.__name__ in _ELEMENTWISE:
         return None
     names = [c.__name__ for c in type(optimizer).__mro__]
