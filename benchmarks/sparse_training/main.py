@@ -1,0 +1,34 @@
+"""Does sparse communication make training faster, end to end, and does Auto know when it does not?
+
+make bench-sparse_training                         measures, publishes; some 25 minutes; root, Linux
+python -m benchmarks.sparse_training.main --quick  two nodes, one model; prints only
+"""
+
+from benchmarks import cluster, report
+from benchmarks.sparse_training import tables
+from tf_sparse_strategy.cluster import Netlab
+
+MODELS = ["VGG-like", "Transformer", "small CNN"]
+CLUSTERS = {
+    "4 nodes of 2 workers, 200 Mbit/s": (4, 2, "200mbit", MODELS),
+    "2 nodes of 2 workers, 1 Gbit/s": (2, 2, "1gbit", MODELS),
+}
+QUICK = {"2 nodes of 1 worker, 200 Mbit/s": (2, 1, "200mbit", MODELS[:1])}
+DENSITY, ROUNDS, STEPS = 0.01, 6, 3
+
+
+def measure(quick: bool) -> dict:
+    """One job per cluster and model, one after the other."""
+    found = {}
+    for name, (nodes, local, rate, models) in (QUICK if quick else CLUSTERS).items():
+        common = ("--density", str(DENSITY), "--rounds", str(2 if quick else ROUNDS), "--steps", str(STEPS))
+        with Netlab(nodes, local, rate) as lab:
+            found[name] = {
+                model: cluster.run(lab, "benchmarks.sparse_training.worker", "--task", model, *common)
+                for model in models
+            }
+    return {"density": DENSITY, "clusters": found}
+
+
+if __name__ == "__main__":
+    report.main("sparse_training", __doc__, measure, tables.render)
