@@ -114,7 +114,9 @@ def put(
 
 
 def read(original, copy, stamp, offset, length, record: bool) -> tf.Tensor:
-    """Reads a record of a file, or all of it, through its local copy; all arguments but the last are scalar tensors.
+    """Reads a record of a file, or all of it, through its local copy.
+
+    All arguments but the last are scalar tensors.
 
     A copy that is absent, outdated or damaged is made anew, once; without room for it the original is
     read. Data that is damaged in the original too is read twice.
