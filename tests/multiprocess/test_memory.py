@@ -139,10 +139,10 @@ def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
 # ---- through Keras and tf.train ------------------------------------------------------------------
 
 
-def build(keras, seed=0):
+def build(keras, seed=0, scheme=communication.TopKAllGather(0.1)):
     import tf_sparse_strategy as tss
 
-    strategy = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
+    strategy = tss.SparseStrategy(communication=scheme)
     return strategy, saving_models.build(keras, strategy, seed)
 
 
@@ -182,19 +182,20 @@ def test_checkpoint_of_nothing_but_residuals(comm, topology, variables, shared_t
     )
 
 
-def test_backup_and_restore(keras, comm, shared_tmp):
+@pytest.mark.parametrize("scheme", [TopKAllGather(0.1), HiTopK(0.1)], ids=repr)
+def test_backup_and_restore(keras, comm, shared_tmp, scheme):
     directory = str(shared_tmp / keras.__name__)
-    strategy, reference = build(keras)
+    strategy, reference = build(keras, scheme=scheme)
     saving_models.fit(reference, epochs=3)
     expected = all_state(strategy, reference)
 
     def backup():
         return keras.callbacks.BackupAndRestore(directory)
 
-    _, interrupted = build(keras)
+    _, interrupted = build(keras, scheme=scheme)
     with pytest.raises(RuntimeError, match="interrupted"):
         saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras, at_epoch=2)])
-    strategy, resumed = build(keras, seed=7)
+    strategy, resumed = build(keras, seed=7, scheme=scheme)
     history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
     assert history.epoch == [2]
     saving_models.assert_same_state(all_state(strategy, resumed), expected)
