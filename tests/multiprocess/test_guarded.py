@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests import sparse_reference
-from tests.multiprocess import oracle, sparse_runs
 from tests.mstopk_reference import top_k
+from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Dense, Guarded, HiTopK, OkTopK, ShardedTopK
 from tf_sparse_strategy.communication.guarded import EPS, LEVEL

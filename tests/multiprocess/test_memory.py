@@ -16,6 +16,9 @@ from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
 
 
+FLAT = TopKAllGather(0.1)
+
+
 @pytest.fixture
 def variables():
     return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
@@ -139,7 +142,7 @@ def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
 # ---- through Keras and tf.train ------------------------------------------------------------------
 
 
-def build(keras, seed=0, scheme=communication.TopKAllGather(0.1)):
+def build(keras, seed=0, scheme=FLAT):
     import tf_sparse_strategy as tss
 
     strategy = tss.SparseStrategy(communication=scheme)
