@@ -15,7 +15,6 @@ from tf_sparse_strategy.communication import Dense, HiTopK, ShardedTopK, TopKAll
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
 
-
 FLAT = TopKAllGather(0.1)
 
 
