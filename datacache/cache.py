@@ -35,12 +35,13 @@ class DataCache:
       local_dir: directory for copies of the source's files, on a local disk; None for none.
       memory: limit of the store: "auto", bytes, or e.g. "20GB"; 0 for none. The store takes the least
         of this, the control group's and the machine's free memory, and the free space of `memory_dir`.
-      version: change it when `decode` decodes differently. None: told from decode's code (version.py).
+      version: change it when `decode` decodes differently. None: told from decode's code and what it
+        refers to (version.py).
       memory_dir: a directory on tmpfs. The store stays there after the process; `tss cache` shows and
         deletes stores.
 
     Raises:
-      ValueError: a sample that cannot be stored; a directory that is not ours.
+      ValueError: a sample that cannot be stored; a directory that is not ours; a `version` is needed.
 
     Example:
       >>> import tempfile

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
+from datacache import version
 from datacache.local import LocalCopies
 
 _THREADS = 32  # that list or index files at a time: the central storage answers slowly, not little
@@ -180,14 +181,18 @@ class Samples:
     Args:
       n: number of samples.
       read_fn: the same result for the same number in each run.
-      fingerprint: changes when the samples do; nothing here could notice.
+      fingerprint: a string that changes when the samples do. "": told from `read_fn`'s code and what it
+        refers to (version.py), which does not notice when files that it reads change.
+
+    Raises:
+      ValueError: n; or a `fingerprint` is needed, since `read_fn` refers to what has no version.
     """
 
     def __init__(self, n: int, read_fn: Callable, fingerprint: str = ""):
         if n < 1:
             raise ValueError(f"Samples: n={n}: must be at least 1.")
         self._n, self._read = n, read_fn
-        self.fingerprint = _fingerprint("Samples", n, fingerprint)
+        self.fingerprint = _fingerprint("Samples", n, fingerprint or version.of(read_fn, "fingerprint"))
 
     def open(self, copies: LocalCopies) -> None:
         """There is nothing to copy."""

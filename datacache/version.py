@@ -1,39 +1,123 @@
-"""What a decode function does, as a version string: for those who do not name one."""
+"""What a function does, as a version string: for those who do not name one."""
 
+import dis
 import hashlib
+import pathlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+# Whose repr() says all there is to say.
+_PLAIN = (
+    *(type(None), type(...), bool, int, float, complex, str, bytes, range),
+    *(pathlib.PurePath, np.dtype, tf.DType, tf.TensorShape, tf.TensorSpec),
+)
 
 
-def _describe(value, depth: int = 4) -> str:
-    """Text that is the same in each run for code and plain values."""
-    if isinstance(value, types.CodeType):
-        consts = [_describe(const, depth) for const in value.co_consts]
-        return f"code({value.co_code.hex()},{value.co_names},{value.co_varnames},{consts})"
-    if isinstance(value, types.FunctionType) and depth:
-        cells = [_describe(cell.cell_contents, depth - 1) for cell in value.__closure__ or ()]
-        defaults = [_describe(default, depth - 1) for default in value.__defaults__ or ()]
-        return f"function({_describe(value.__code__)},{cells},{defaults})"
-    if isinstance(value, (int, float, str, bytes, bool, type(None))):
-        return repr(value)
-    if isinstance(value, (tuple, list)):
-        return str([_describe(one, depth) for one in value])
-    return type(value).__qualname__
+class _Opaque(Exception):
+    """A value of which no text can be made that changes when it does."""
 
 
-def of(decode: Callable) -> str:
-    """A version that changes with the function's own code, defaults and captured plain values.
+class _Describer:
+    """Text that is the same in each run for code of the module `home` and for plain values."""
 
-    Not with functions that it calls by name, nor with the library versions: who changes those names a
-    `version`.
+    def __init__(self, home: str):
+        self._home = home
+        self._seen: list[types.FunctionType] = []  # functions may call themselves, and each other
+
+    def of(self, value, name: str) -> str:
+        """The text; `name` is what errors call the value."""
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, types.ModuleType):
+            return f"module({value.__name__})"
+        if isinstance(value, type) and self._is_elsewhere(value):
+            return f"class({value.__module__}.{value.__qualname__})"
+        if isinstance(value, types.BuiltinFunctionType):  # len, or a method such as {}.get
+            return f"builtin({value.__name__},{self.of(value.__self__, name)})"
+        if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+            return f"tensor({self.of(value.numpy(), name)})"
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(np.asarray(value), name)
+        if isinstance(value, _PLAIN):
+            return f"{type(value).__name__}({value!r})"
+        if isinstance(value, (tuple, list)):
+            return f"{type(value).__name__}{[self.of(one, name) for one in value]}"
+        if isinstance(value, (set, frozenset)):
+            return f"set{sorted(self.of(one, name) for one in value)}"
+        if isinstance(value, dict):
+            return f"dict{[(self.of(key, name), self.of(one, name)) for key, one in value.items()]}"
+        raise _Opaque(f"{name}, a {type(value).__name__}")
+
+    def _is_elsewhere(self, value) -> bool:
+        """Whether it is another module's, under a name of its own there."""
+        return value.__module__ != self._home and "<" not in value.__qualname__
+
+    def _function(self, function: types.FunctionType) -> str:
+        if self._is_elsewhere(function):
+            return f"function({function.__module__}.{function.__qualname__})"
+        if function in self._seen:
+            return f"function({self._seen.index(function)})"
+        self._seen.append(function)
+        code, names = function.__code__, function.__globals__
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        values = list(zip(code.co_freevars, cells, strict=True))
+        values += [(name, names[name]) for name in sorted(set(_globals(code))) if name in names]
+        refers = [(name, self.of(value, name)) for name, value in values]
+        defaults = self.of([function.__defaults__, function.__kwdefaults__], "a default")
+        return f"function({self._code(code)},{refers},{defaults})"
+
+    def _code(self, code: types.CodeType) -> str:
+        consts = [
+            self._code(const) if isinstance(const, types.CodeType) else self.of(const, "a constant")
+            for const in code.co_consts
+        ]
+        return f"code({code.co_code.hex()},{code.co_names},{code.co_varnames},{consts})"
+
+    def _array(self, array: np.ndarray, name: str) -> str:
+        if array.dtype.hasobject:  # its bytes are addresses
+            return f"array({array.shape},{self.of(array.tolist(), name)})"
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return f"array({array.shape},{array.dtype},{hashlib.sha256(data).hexdigest()})"
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """Global names that code and the functions inside it load."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _globals(const)
+
+
+def of(function: Callable, argument: str = "version") -> str:
+    """A version that changes with what a function does, as far as its module says that.
+
+    It follows from the function's code and defaults, from the variables and globals that it refers to, and
+    from those functions among them that are of the same module. Of other modules only the names count: who
+    changes what is there, or the version of a library, changes the version by hand.
+
+    Args:
+      function: e.g. decode.
+      argument: what errors ask for instead.
+
+    Raises:
+      ValueError: the function refers to something, such as an object, whose changes cannot be noticed.
 
     Example:
       >>> of(lambda x: x + 1) == of(lambda x: x + 2)
       False
     """
-    if not isinstance(decode, types.FunctionType):
+    try:
+        if not isinstance(function, types.FunctionType):
+            raise _Opaque(f"{function!r}, a {type(function).__name__}")
+        text = _Describer(function.__module__).of(function, "")
+    except _Opaque as found:
         raise ValueError(
-            f"decode is a {type(decode).__name__}, of which no version can be told: pass version=, a "
-            "string that you change whenever decoding changes."
-        )
-    return "code-" + hashlib.sha256(_describe(decode).encode()).hexdigest()[:16]
+            f"{getattr(function, '__qualname__', 'The function')} depends on {found}, whose changes "
+            f"cannot be noticed: pass {argument}=, a string that you change whenever the results do."
+        ) from None
+    return "code-" + hashlib.sha256(text.encode()).hexdigest()[:16]

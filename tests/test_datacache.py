@@ -9,7 +9,6 @@ import tensorflow as tf
 
 import datacache
 import datacache.cache
-import datacache.version
 from tests import datacache_help as help_
 
 
@@ -65,6 +64,28 @@ def test_samples_by_number(shm):
     assert sorted(rows.tolist()) == [[i, 2 * i] for i in range(10)]
 
 
+def test_two_functions_of_numbers_are_two_sources(shm):
+    def source(images):
+        return datacache.Samples(10, lambda i: tf.gather(images, i))
+
+    for images in (np.arange(10), np.arange(10) * 5):
+        cache = datacache.DataCache(source(images), lambda x: x, memory_dir=str(shm))
+        rows = np.concatenate([batch.numpy() for batch in cache.dataset(5, epochs=1)])
+        assert sorted(rows.tolist()) == images.tolist()
+    assert source(np.arange(10)).fingerprint == source(np.arange(10)).fingerprint
+
+
+def test_a_read_function_that_tells_nothing_needs_a_fingerprint():
+    class Images:
+        def read(self, i):
+            return i
+
+    with pytest.raises(ValueError, match="pass fingerprint="):
+        datacache.Samples(10, Images().read)
+    one, other = (datacache.Samples(10, Images().read, name) for name in ("mnist", "fashion"))
+    assert one.fingerprint != other.fingerprint
+
+
 def test_a_second_run_begins_warm(pattern, shm, tmp_path):
     help_.cache(pattern, shm, tmp_path / "local").warm(progress=False)
     second = help_.cache(pattern, shm, tmp_path / "local")
@@ -92,22 +113,6 @@ def test_two_versions_side_by_side(pattern, shm):
     two.warm(progress=False)
     assert one.memory.path != two.memory.path
     assert two.stats()["stored"] == 150
-
-
-def test_versions_follow_the_code():
-    def versions(scale):
-        def plain(x):
-            return x * scale
-
-        def nested(x):
-            return (lambda y: y * 2)(x) + plain(x)
-
-        return datacache.version.of(plain), datacache.version.of(nested)
-
-    assert versions(1) == versions(1)
-    assert versions(1)[0] != versions(2)[0] and versions(1)[1] != versions(2)[1]
-    with pytest.raises(ValueError, match="pass version="):
-        datacache.version.of(tf.function(lambda x: x))
 
 
 def test_what_does_not_fit_is_read_again(pattern, shm, tmp_path, capsys):
@@ -216,6 +221,5 @@ def test_files_are_private(pattern, shm, tmp_path):
                 assert mode & 0o077 == 0, name
 
 
-@pytest.mark.parametrize("module", [datacache.cache, datacache.version])
-def test_the_examples_of_the_modules(module):
-    assert doctest.testmod(module).failed == 0
+def test_the_examples_of_the_module():
+    assert doctest.testmod(datacache.cache).failed == 0
