@@ -68,7 +68,14 @@ def test_a_change_must_be_worth_it():
     assert chosen(two, links(1e-3), current=0) == HiTopK(0.1)  # 724 ms are not less than 0.9 of 804
     assert chosen((HiTopK(0.1), HiTopK(0.05), Dense()), links(1e-3), current=0) == HiTopK(0.05)
     assert chosen(BOTH, links(1e-3), current=0) == HiTopK(0.1)
-    assert chosen(BOTH, links(0.0), current=1) == HiTopK(0.1)  # all free: nothing to gain
+    assert chosen((Torus2D(), Dense()), links(1e-3), current=1) == Dense()  # both send the same
+
+
+def test_accuracy_is_not_lost_for_nothing():
+    """HiTopK's 804 ms + n selection against Dense's 4 s: stays below 0.8 of it, and leaves above."""
+    assert chosen(BOTH, links(1e-3, selection=2.395e-3), current=1) == HiTopK(0.1)
+    assert chosen(BOTH, links(1e-3, selection=2.397e-3), current=1) == Dense()
+    assert chosen(BOTH, links(0.0), current=1) == Dense()
 
 
 def test_what_sparse_schemes_sum_exactly_is_not_theirs():

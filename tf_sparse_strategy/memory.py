@@ -17,10 +17,12 @@ from tf_sparse_strategy import resharding
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.switching import PHASE
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
-_PROGRESS = ("step", "phase")
+_STEP = "step"
+_NO_PHASE = -1  # so that an exact scheme's first step sums what was restored (communication/switching.py)
 
 
 class Memory(tf.train.experimental.PythonState):
@@ -199,6 +201,8 @@ class Memory(tf.train.experimental.PythonState):
         shards = resharding.split(new, resharding.merge(old, [saved[b] for b in kept]), rank)
         for bucket, shard in zip(holding, shards, strict=True):
             values[bucket][RESIDUAL].assign(shard)
+            if PHASE in values[bucket]:
+                values[bucket][PHASE].assign(_NO_PHASE)
 
     # ---- files -----------------------------------------------------------------------------------
 
@@ -220,11 +224,10 @@ class Memory(tf.train.experimental.PythonState):
 
 def _take_common(arrays, values) -> None:
     """Restores how far training has come, which is the same for all workers and buckets."""
-    for name in _PROGRESS:
-        rows = [array for key, array in arrays.items() if key.partition("/")[2] == name]
-        for state in values:
-            if rows and name in state:
-                state[name].assign(rows[0][0])
+    rows = [array for key, array in arrays.items() if key.partition("/")[2] == _STEP]
+    for state in values:
+        if rows and _STEP in state:
+            state[_STEP].assign(rows[0][0])
 
 
 def _layout(sizes, buckets, places) -> resharding.Layout:

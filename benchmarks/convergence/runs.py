@@ -1,5 +1,7 @@
 """The schemes that are compared, as epochs go by."""
 
+import functools
+
 from tf_sparse_strategy.communication import (
     Communication,
     Dense,
@@ -27,7 +29,7 @@ def digits(epochs: int, steps: int) -> dict[str, Communication]:
     found |= {name: warmed_up(kind, 4 * steps) for name, kind in THROUGHOUT.items()}
     half = max(1, round(epochs * 13 / 28))
     found[HALF] = Piecewise([(0, HiTopK(DENSITY)), (half, Dense())])
-    found[CONTROL] = HiTopK(DENSITY, error_feedback=False)
+    found[CONTROL] = warmed_up(functools.partial(HiTopK, error_feedback=False), 4 * steps)
     return found
 
 

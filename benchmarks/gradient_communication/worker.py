@@ -13,18 +13,19 @@ import tensorflow as tf
 
 from benchmarks.gradient_communication import methods
 from tf_sparse_strategy import collectives, cost_model, link_measurement
+from tf_sparse_strategy.cluster.namespaces import INTERFACE
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Dense
+from tf_sparse_strategy.communication import Dense, HiTopK
 from tf_sparse_strategy.communication.auto import selection_seconds
 
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
 
-def sent_over(interface: str = "eth0") -> int:
+def sent_over(interface: str = INTERFACE) -> int:
     """Bytes this node has sent to others, headers included."""
     table = pathlib.Path("/proc/self/net/dev").read_text()
-    found = re.findall(rf"^\s*{interface}:(.*)$", table, re.M)
-    return int(found[0].split()[8]) if found else 0
+    (counters,) = re.findall(rf"^\s*{interface}:(.*)$", table, re.M)
+    return int(counters.split()[8])
 
 
 def wrong_sums(density: float, comm: Collectives) -> list[str]:
@@ -105,7 +106,7 @@ def main() -> None:
     collectives.start()
     comm = Collectives(collectives.find_topology())
     links = link_measurement.measure(comm)
-    links = dataclasses.replace(links, selection=selection_seconds(comm, 0.01))
+    links = dataclasses.replace(links, selection=selection_seconds(comm, HiTopK(0.01)))
     records, wrong = [], wrong_sums(0.01, comm)
     for n, densities, rounds in json.loads(args.plan):
         x = tf.random.stateless_normal([n], [comm.topology.rank, n])

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests import sparse_reference
 from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import DGC, Dense, Piecewise
+from tf_sparse_strategy.communication import DGC, Dense, Guarded, Piecewise
 from tf_sparse_strategy.topology import Topology
 
 N, DENSITY = 203, 0.05
@@ -70,6 +70,8 @@ def test_warm_up_keeps_the_velocity(here):
 def test_one_node_and_mixtures_are_refused(here):
     with pytest.raises(ValueError, match="needs two nodes"):
         DGC().validate(Topology((0, 0), 0))
+    with pytest.raises(ValueError, match="no momentum in it"):
+        Guarded(DGC(), 1.0)
     with pytest.raises(ValueError, match="some of its schemes apply momentum"):
         Piecewise([(0, DGC()), (3, Dense())]).validate(Topology((0, 1), 0))
 

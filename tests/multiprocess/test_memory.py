@@ -86,6 +86,27 @@ def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, buc
     assert rest.any() == (p > 1)
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Piecewise"])
+def test_an_exact_scheme_begins_with_what_was_restored(comm, topology, variables, kind):
+    """Also where it is the first that the other run's scheme, which knew no phases, is followed by."""
+    here = apart(topology)
+    old = GradientReducer(HiTopK(0.05), here, bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    blob = moved(comm, old.memory.serialize())
+    rest = sent_in_all(old, variables)
+    free = communication.LinkModel(0.0, 0.0, 0.0, 0.0)
+    scheme = communication.Piecewise([(0, Dense()), (9, HiTopK(0.05))])
+    if kind == "Auto":
+        scheme = communication.Auto(0.05, links=free).prepare(here)
+        scheme.measured.links = free  # nor does selecting cost anything: Dense is chosen
+    new = GradientReducer(scheme, here, bucket_bytes=100)
+    new.memory.deserialize(blob)
+    sums = new.reduce([(tf.zeros_like(v), v) for v in variables])
+    np.testing.assert_array_equal(np.concatenate([g.numpy().ravel() for g in sums]), rest)
+    assert rest.any() == (topology.num_workers > 1)
+
+
 def test_what_is_dropped_is_said(comm, topology, variables, caplog):
     old = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
     step(old, variables, topology, 0)

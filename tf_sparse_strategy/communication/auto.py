@@ -47,9 +47,9 @@ class Auto(Switching):
     per element. Each scheme's `cost` then predicts its time for each bucket. The fastest exact scheme is
     taken unless a sparse one takes less than 0.8 of its time. At the beginning of an epoch of `fit` the
     measurement is repeated if since the last one so much time has passed that it takes at most `recheck`
-    of it; a choice is changed where another scheme would take less than 0.9 of its time. Rank 0 decides
-    for all, and logs each choice with its reason. When a bucket turns exact, its first exact step also
-    sums what the residual holds.
+    of it; a choice is changed where another scheme would take less than 0.9 of its time, and a sparse one
+    also where it would no longer be chosen. Rank 0 decides for all, and logs each choice with its reason.
+    When a bucket turns exact, its first exact step also sums what the residual holds.
 
     Left out, because by the model none is ever faster than both `HiTopK` and `ShardedTopK`: `GTopK` and
     `OkTopK`; and `TopKAllGather`, whose residuals are each worker's. (With one worker per node it is
@@ -63,7 +63,7 @@ class Auto(Switching):
       density: part of the elements that sparse schemes send, 0 < density <= 1.
       wire_dtype, index_coding: of their messages, see `HiTopK`.
       recheck: part of the training time, at most, that measuring again may take; 0 for never.
-      links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; nothing is measured then.
+      links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; links are not measured then.
 
     Raises:
       ValueError: an argument is out of range.
@@ -84,7 +84,7 @@ class Auto(Switching):
     measured: _Measured | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        HiTopK(self.density, True, self.wire_dtype, self.index_coding)  # which checks them
+        self._sparse()  # which checks the arguments
         if not 0 <= self.recheck < 1:
             raise ValueError(f"Auto(recheck={self.recheck!r}) must be in [0, 1), e.g. 0.01.")
 
@@ -93,9 +93,12 @@ class Auto(Switching):
         if topology.is_uniform and 1 < topology.num_nodes:
             found.append(Torus2D())
         if HiTopK().share(topology).holders > 1:
-            options = (self.density, True, self.wire_dtype, self.index_coding)
-            found += [HiTopK(*options), ShardedTopK(*options)]
+            found += self._sparse()
         return tuple(found)
+
+    def _sparse(self) -> list[SparseCommunication]:
+        options = (self.density, True, self.wire_dtype, self.index_coding)
+        return [HiTopK(*options), ShardedTopK(*options)]
 
     @property
     def keeps_residual(self) -> bool:
@@ -106,11 +109,13 @@ class Auto(Switching):
 
     def _measure(self, collectives: Collectives) -> _Measured:
         begin, links = time.monotonic(), self.links
-        if links is None and len(self.schemes(collectives.topology)) == 1:
-            links = LinkModel(0.0, 0.0, 0.0, 0.0)  # there is nothing to choose
-        elif links is None:
-            links = link_measurement.measure(collectives)
-            links = dataclasses.replace(links, selection=selection_seconds(collectives, self.density))
+        if len(self.schemes(collectives.topology)) == 1:
+            links = links or LinkModel(0.0, 0.0, 0.0, 0.0)  # there is nothing to choose
+        else:
+            links = links or link_measurement.measure(collectives)
+            if not links.selection:  # which `tss doctor` does not measure
+                selection = selection_seconds(collectives, self._sparse()[0])
+                links = dataclasses.replace(links, selection=selection)
         end = time.monotonic()
         return _Measured(links, end - begin, end)
 
@@ -194,7 +199,8 @@ def choose(
     best = min(exact, key=seconds.__getitem__)
     fastest = min(sparse, key=seconds.__getitem__, default=best)
     chosen = fastest if seconds[fastest] < GAIN * seconds[best] else best
-    if current is not None and seconds[chosen] >= STAY * seconds[current]:
+    leaves_sparse = current in sparse and chosen == best  # nothing is gained by losing accuracy
+    if current is not None and not leaves_sparse and seconds[chosen] >= STAY * seconds[current]:
         chosen = current
     other = best if chosen != best else fastest
     said = f"{schemes[chosen]}: {seconds[chosen] * 1e3:.3g} ms predicted"
@@ -203,11 +209,11 @@ def choose(
     )
 
 
-def selection_seconds(collectives: Collectives, density: float) -> float:
+def selection_seconds(collectives: Collectives, scheme: HiTopK) -> float:
     """Seconds per element in which the slowest worker selects, packs and adds up. Collective."""
     if collectives.topology.num_workers == 1:
         return 0.0
-    packing = HiTopK(density).packing(_SAMPLE)
+    packing = scheme.packing(_SAMPLE)
 
     @tf.function
     def work(x, kept):

@@ -67,6 +67,11 @@ class Guarded(Switching):
     def __post_init__(self):
         if not isinstance(self.scheme, SparseCommunication):
             raise ValueError(f"Guarded(scheme={self.scheme!r}) must be a sparse scheme, e.g. HiTopK(0.01).")
+        if getattr(self.scheme, "momentum", None) is not None:
+            raise ValueError(
+                f"Guarded(scheme={self.scheme!r}): what the check compares has no momentum in it. Guard "
+                "HiTopK, and leave the momentum to the optimizer."
+            )
         if not (self.limit > 0 and self.every >= 1):
             raise ValueError(
                 f"Guarded(limit={self.limit!r}, every={self.every!r}): limit must be above 0, and every at "
@@ -88,8 +93,10 @@ class Guarded(Switching):
     def keeps_residual(self) -> bool:
         return self.scheme.keeps_residual
 
-    def check_optimizer(self, optimizer) -> None:
-        self.scheme.check_optimizer(optimizer)
+    @property
+    def error_feedback(self) -> bool:
+        """That of the scheme."""
+        return self.scheme.error_feedback
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         del bucket, topology
@@ -148,8 +155,11 @@ class Guarded(Switching):
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the scheme, and of a check in each `every`-th step."""
-        check = cost_model.all_reduce(topology, 8 * n, model).every(self.every)
-        return self.scheme.cost(n, topology, model) + check
+        cost = self.scheme.cost(n, topology, model)
+        if not self.scheme.pays(n, "float32", self.share(topology)):
+            return cost
+        check = cost_model.all_reduce(topology, 8 * n, model) + Cost(2 * n * model.selection)
+        return cost + check.every(self.every)
 
 
 def _top(x, k: int):

@@ -58,6 +58,12 @@ class Piecewise(Switching):
                 f"Piecewise(phases=...) starts at {starts}; the first phase must start at 0 and each "
                 "later than the one before, e.g. [(0, HiTopK(0.01)), (13, Torus2D())]."
             )
+        for _, scheme in self.phases:
+            if type(scheme).prepare is not Communication.prepare:
+                raise ValueError(
+                    f"Piecewise(phases=...): {scheme!r} chooses by itself, for the whole training. Give it "
+                    "as `communication` alone."
+                )
         if self.unit not in _UNITS:
             raise ValueError(f"Piecewise(unit={self.unit!r}) is not one of {_UNITS}.")
 

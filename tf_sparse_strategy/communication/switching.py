@@ -53,7 +53,9 @@ class Switching(Communication):
         return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
 
     def current(self, state: State, topology: Topology) -> Communication:
-        return self.schemes(topology)[int(state[PHASE].numpy())]
+        number = max(0, int(state[PHASE].numpy()))  # below 0 after another run's residual was restored
+        scheme = self.schemes(topology)[number]
+        return scheme.current(State(_own(number, scheme, state)), topology)
 
     def share(self, topology: Topology) -> Share:
         return [*self._keeping(topology), self.schemes(topology)[0]][0].share(topology)
@@ -80,10 +82,7 @@ class Switching(Communication):
     def _reduce_by(self, number, bucket, state, changed, collectives):
         """(sum, all schemes' new values, whether they are to be written) of a step by one scheme."""
         scheme = self.schemes(collectives.topology)[number]
-        own = {key.removeprefix(f"{number}."): key for key in state if key.startswith(f"{number}.")}
-        if scheme.keeps_residual:
-            own |= {name: name for name in _SHARED if name in state}
-        inner = State({name: state[key] for name, key in own.items()})
+        inner = State(_own(number, scheme, state))
         new = {
             key: variable.read_value()
             for key, variable in state.items()
@@ -92,7 +91,7 @@ class Switching(Communication):
         new[PHASE] = tf.constant(number, tf.int64)
         if scheme.keeps_residual or RESIDUAL not in state:
             summed = scheme.reduce(bucket, inner, collectives)
-            new.update({own[name]: value for name, value in inner.staged.items()})
+            new.update({_name(number, name): value for name, value in inner.staged.items()})
             return summed, new, _finite(summed) if inner.finite is None else inner.finite
         leaving = tf.logical_and(changed, self.flush)
         share, n = self.share(collectives.topology), bucket.shape[0]
@@ -112,6 +111,14 @@ class Switching(Communication):
         summed, new[RESIDUAL], done = tf.cond(leaving, sum_all, sum_gradients)
         new[PHASE] = tf.where(done, new[PHASE], state[PHASE])  # the rest of what is kept follows
         return summed, new, _finite(summed)
+
+
+def _own(number: int, scheme: Communication, state: State) -> dict[str, tf.Variable]:
+    """The variables of scheme `number`, by its own names."""
+    own = {k.removeprefix(f"{number}."): state[k] for k in state if k.startswith(f"{number}.")}
+    if scheme.keeps_residual:
+        own |= {name: state[name] for name in _SHARED if name in state}
+    return own
 
 
 def _finite(summed):
