@@ -33,7 +33,7 @@ SIZES = [1, 2, 3, 17, 1001]
 
 
 P = int(os.environ.get("HOROVOD_SIZE", "1"))
-# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Each case takes its time on each.
+# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes.
 PLACES = {
     1: [(0,)],
     2: [(0, 0), (0, 1)],
