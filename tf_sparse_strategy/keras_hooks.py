@@ -142,10 +142,11 @@ def _clip_later(original, optimizer, grads):
 
 
 def _check_finite_everywhere(original, optimizer, grads):
-    finite = original(optimizer, grads)
     extended = _in_replica_of_ours()
     if extended is None:
-        return finite
+        return original(optimizer, grads)
+    # Keras looks at the last one only of rows that have the same id.
+    finite = original(optimizer, [getattr(g, "values", g) for g in grads])
     return extended.collectives.all_reduce(finite, op="min", purpose="finite")
 
 

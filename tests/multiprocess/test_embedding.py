@@ -113,6 +113,58 @@ def test_models(comm, strategy, build, optimizer):
     oracle.compare(comm, strategy, experiment(optimizer, build))
 
 
+class Subclassed(keras.Model):
+    """A table, by itself or among those of one exchange, and a dense layer; built by `fit`."""
+
+    def __init__(self, table, many=False):
+        super().__init__()
+        self.table, self.many = table, many
+        self.flatten, self.out = keras.layers.Flatten(), keras.layers.Dense(1)
+
+    def call(self, ids):
+        lookup_all = tss.layers.lookup_together
+        rows = lookup_all([self.table], [ids])[0] if self.many else self.table(ids)
+        return self.out(self.flatten(rows))
+
+
+UNBUILT = {
+    "subclassed": Subclassed,
+    "together": lambda table: Subclassed(table, many=True),
+    "sequential": lambda table: keras.Sequential(
+        [table, keras.layers.Flatten(), keras.layers.Dense(1)]
+    ),
+}
+
+
+@pytest.mark.parametrize("build", UNBUILT)
+def test_models_that_fit_builds(comm, strategy, build):
+    """Keras infers their shapes before it makes the table: Dense gets 3 D rows, whatever a worker holds."""
+
+    def run(scope):
+        draws = []
+
+        class Constant(keras.initializers.Initializer):
+            def __call__(self, shape, dtype=None):
+                draws.append(shape)
+                return tf.reshape(tf.range(np.prod(shape), dtype=dtype), shape) / 100
+
+        with scope():
+            alone = scope is contextlib.nullcontext
+            kind = keras.layers.Embedding if alone else tss.layers.ShardedEmbedding
+            table = kind(VOCABULARY, 5, embeddings_initializer=Constant())
+            made = Subclassed(table) if alone else UNBUILT[build](table)
+            made.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse")
+        made.fit(dataset(8), verbose=0)
+        if not alone:
+            assert len(draws) == (comm.topology.rank == 0)
+        start(made)
+        made.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+        made.fit(dataset(), epochs=2, verbose=0)
+        return {str(i): weights for i, weights in enumerate(made.get_weights())}
+
+    oracle.compare(comm, strategy, run)
+
+
 def assert_drawn_whole(topology, strategy):
     with strategy.scope():
         layer = tss.layers.ShardedEmbedding(7, 5, keras.initializers.GlorotNormal(seed=3))
@@ -244,6 +296,23 @@ def test_loss_scaling_skips_the_step_on_all_workers(comm, strategy):
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert float(model.optimizer.dynamic_scale.numpy()) == 2.0**23
+
+
+def test_an_overflow_among_rows_of_one_id(topology, partners, strategy):
+    """On the first worker alone, of an id that all have: nobody takes the step."""
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(3, 4, weights=np.ones([3, 4], "float32"))
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build(layer.trainable_variables)
+    [table], factor = layer.trainable_variables, np.inf if topology.rank == 0 else 1.0
+
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids) * factor)
+        optimizer.apply([tape.gradient(loss, table.value.values[0])], [table])
+
+    strategy.run(step, [tf.constant([1])])
+    np.testing.assert_array_equal(layer.get_weights()[0], np.ones([3, 4]))
 
 
 @pytest.mark.parametrize("optimizer", [lars_pto.LAMB, keras.optimizers.Adafactor, keras.optimizers.Lamb])

@@ -141,7 +141,7 @@ class ShardedEmbedding(keras.layers.Embedding):
     def call(self, inputs, weights=None):
         """Rows of `inputs`, combined if so wanted; collective."""
         request, restore = self._request(inputs, weights)
-        [rows] = lookup([request])
+        [rows] = _rows([self], [request])
         return restore(rows)
 
     def _request(self, inputs, weights=None):
@@ -241,7 +241,17 @@ def lookup_together(layers, inputs):
     requests, restores = [r for r, _ in asked], [restore for _, restore in asked]
     if len({(r.dtype, r.wire_dtype, r.table.dtype) for r in requests}) > 1:
         raise ValueError("the layers' dtypes or wire_dtypes differ; call lookup_together for each kind.")
-    return [restore(rows) for restore, rows in zip(restores, lookup(requests), strict=True)]
+    return [restore(rows) for restore, rows in zip(restores, _rows(layers, requests), strict=True)]
+
+
+def _rows(layers, requests):
+    """What is looked up; zeros while Keras infers shapes of a model of one's own, before there are tables."""
+    if any(layer._embeddings._value is None for layer in layers):
+        return [
+            tf.zeros([tf.size(request.ids), layer.output_dim], request.dtype)
+            for layer, request in zip(layers, requests, strict=True)
+        ]
+    return lookup(requests)
 
 
 def _make_later(variable, all_slices, partition):
