@@ -33,6 +33,7 @@ IDS = (
     np.array([], "int64"),
     np.array([-1, 3, -7]),  # TensorFlow's own Embedding refuses these on CPUs
 )
+MANY = 40_000  # rows, which int8 and int16 cannot count
 
 
 @pytest.mark.parametrize("ids", IDS[:3], ids=str)
@@ -46,6 +47,17 @@ def test_it_is_an_embedding(scope, ids):
 
 def test_negative_ids_count_from_the_end(scope):
     np.testing.assert_array_equal(layers()[1](IDS[3]), TABLE[IDS[3]])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("out_of_range", ["error", "clip"])
+def test_ids_of_all_types(scope, dtype, out_of_range):
+    """The extremes of each type that are rows, of a table with more rows than the narrow ones can count."""
+    table = np.arange(MANY, dtype="float32")[:, None]
+    layer = tss.layers.ShardedEmbedding(MANY, 1, weights=table, ids_out_of_range=out_of_range)
+    limits = np.iinfo(dtype)
+    ids = np.array([max(limits.min, -MANY), 0, 1, min(limits.max, MANY - 1)], dtype)
+    np.testing.assert_array_equal(layer(ids), table[ids.astype(object).astype(int)])
 
 
 def test_gradients_of_repeated_ids_are_added_up(scope):
@@ -62,7 +74,7 @@ def test_gradients_of_repeated_ids_are_added_up(scope):
     np.testing.assert_array_equal(tf.convert_to_tensor(gradient), dense)
 
 
-@pytest.mark.parametrize("wrong, named", [([2, 7], "7"), ([2, -8], "-8"), ([1 << 40], "2147483647")])
+@pytest.mark.parametrize("wrong, named", [([2, 7], "7"), ([2, -8], "-8"), ([1 << 40], str(1 << 40))])
 def test_ids_out_of_range(scope, wrong, named):
     ids, found = np.array(wrong), rf"'words' has rows 0 to 6(.|\n)*{named}(.|\n)*on rank"
     with pytest.raises(tf.errors.InvalidArgumentError, match=found):
@@ -177,6 +189,28 @@ def test_lazy_optimizers_are_row_local(scope, optimizer, rule):
     np.testing.assert_allclose(table.numpy(), rule(expected), rtol=1e-5, atol=1e-6)
 
 
+CLIPPED = {
+    "clipnorm": lambda g: g * 0.5 / max(0.5, np.linalg.norm(g)),
+    "global_clipnorm": lambda g: g * 0.5 / max(0.5, np.linalg.norm(g)),
+    "clipvalue": lambda g: np.clip(g, -0.5, 0.5),
+}
+
+
+@pytest.mark.parametrize("option", CLIPPED)
+def test_lazy_adam_clips_rows(scope, option):
+    """Each id once; in the last step row 1 rests."""
+    rng = np.random.default_rng(1)
+    table, made, expected = keras.Variable(TABLE), LazyAdam(0.1, **{option: 0.5}), []
+    for ids in ([1, 3, 1], [5, 1], [3, 3, 0]):
+        values = rng.normal(size=(len(ids), D)).astype("float32")
+        dense = np.zeros((L, D))
+        np.add.at(dense, ids, values)
+        expected.append({row: CLIPPED[option](dense)[row] for row in set(ids)})
+        gradient = tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([L, D]))
+        tf.distribute.get_strategy().run(lambda g=gradient: made.apply([g], [table]))
+    np.testing.assert_allclose(table.numpy(), rows_of_adam(expected), rtol=1e-5, atol=1e-6)
+
+
 def test_lazy_adam_is_adam_on_dense_gradients():
     one, other = keras.Variable(TABLE), keras.Variable(TABLE)
     for _ in range(3):
@@ -185,7 +219,9 @@ def test_lazy_adam_is_adam_on_dense_gradients():
     np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
-@pytest.mark.parametrize("option", [{"amsgrad": True}, {"weight_decay": 0.1}])
+@pytest.mark.parametrize(
+    "option", [{"amsgrad": True}, {"weight_decay": 0.1}, {"gradient_accumulation_steps": 2}]
+)
 def test_what_lazy_adam_refuses(option):
     with pytest.raises(ValueError, match="rows without a gradient would have to move"):
         LazyAdam(**option)

@@ -18,9 +18,9 @@ current strategy; under any other it calls the original.
 | CallbackList.on_epoch_begin                 | communication may change by epochs   | says which one begins |
 """
 
-import functools
 import itertools
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -33,6 +33,7 @@ from tf_sparse_strategy.hooking import extended_of, wrap
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
 _CONSUMERS = ("fit", "evaluate", "predict")
+_clipping = threading.local()  # .sums: whether what this thread clips now is summed
 
 
 def _in_replica_of_ours():
@@ -129,7 +130,13 @@ def _build_for_slices(original, optimizer, variables):
 
 
 def _clip_sums(optimizer, gradients, variables):
-    clip = functools.partial(type(optimizer)._clip_gradients.__wrapped__, optimizer)
+    def clip(summed):
+        _clipping.sums = True
+        try:
+            return optimizer._clip_gradients(summed)
+        finally:
+            _clipping.sums = False
+
     table = next((held for held in map(slices.of, variables) if held is not None), None)
     if table is None or table.partition.workers == 1:
         return clip(gradients)
@@ -138,7 +145,8 @@ def _clip_sums(optimizer, gradients, variables):
 
 
 def _clip_later(original, optimizer, grads):
-    return original(optimizer, grads) if _in_replica_of_ours() is None else grads
+    now = _in_replica_of_ours() is None or getattr(_clipping, "sums", False)
+    return original(optimizer, grads) if now else grads
 
 
 def _check_finite_everywhere(original, optimizer, grads):

@@ -30,9 +30,10 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.02),
     "adamw": lambda: keras.optimizers.AdamW(0.02, weight_decay=0.01),
     "lazy_adam": lambda: tss.optimizers.LazyAdam(0.02),
+    "lazy_adam_clipped": lambda: tss.optimizers.LazyAdam(0.02, global_clipnorm=0.05),
     "row_adagrad": lambda: tss.optimizers.Adagrad(0.1),
 }
-LAZY = ("lazy_adam",)  # dense gradients would move all rows
+LAZY = ("lazy_adam", "lazy_adam_clipped")  # dense gradients would move all rows
 
 
 def one_table(table, width=5):
@@ -49,6 +50,14 @@ def two_tables(table):
     narrow = table(VOCABULARY, 1)(inputs)
     rows = keras.layers.Concatenate()([shared(inputs), narrow, shared(other)])
     return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+
+
+def one_whole(table):
+    """Two tables, the second on all workers."""
+    inputs = keras.Input((3,), dtype="int32")
+    rows = [kind(VOCABULARY, 4)(inputs) for kind in (table, keras.layers.Embedding)]
+    rows = keras.layers.Flatten()(keras.layers.Concatenate()(rows))
+    return keras.Model(inputs, keras.layers.Dense(1)(rows))
 
 
 def masked(table):
@@ -223,13 +232,15 @@ def test_bytes_are_the_formula(topology, strategy):
     assert sent == (4 * (ids + rows + back) if workers > 1 else 0)
 
 
-def test_an_id_out_of_range_is_an_error_on_all(topology, strategy):
+@pytest.mark.parametrize("wrong", [9, -8, 1 << 40])
+def test_an_id_out_of_range_is_an_error_on_all(topology, strategy, wrong):
     last = topology.num_workers - 1
     with strategy.scope():
         layer = tss.layers.ShardedEmbedding(7, 5, name="words")
         layer.build()
-    ids = tf.constant([1, 9 if topology.rank == last else 2])
-    named = rf"'words' has rows 0 to 6(.|\n)*9(.|\n)*on rank(.|\n)*{last}"
+    ids = tf.constant([1, wrong if topology.rank == last else 2], tf.int64)
+    heard = wrong if topology.rank == last else min(wrong, 2**31 - 1)
+    named = rf"'words' has rows 0 to 6(.|\n)*{heard}(.|\n)*on rank(.|\n)*{last}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=named):
         layer(ids)
 
@@ -248,6 +259,11 @@ SETTINGS = {
 def test_options_of_optimizers(comm, strategy, settings):
     """Norms are those of whole tables; the decay, the average and the accumulator are slices."""
     oracle.compare(comm, strategy, experiment(SETTINGS[settings], two_tables, epochs=2))
+
+
+def test_the_norm_has_whole_tables_in_it(comm, strategy):
+    """Where the rows that several workers have of one id count once."""
+    oracle.compare(comm, strategy, experiment(SETTINGS["global_clipnorm"], one_whole, epochs=2))
 
 
 def test_regularizer_and_constraint(comm, strategy):

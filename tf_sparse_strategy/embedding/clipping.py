@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.gradients import coalesced
 
 
 def clip(
@@ -31,6 +32,7 @@ def clip(
         ]
         whole = clip_whole(whole)
     elif optimizer.global_clipnorm:
+        whole = [coalesced(g) for g in whole]
         squares = [tf.reduce_sum(tf.square(_values(g))) for g in whole]
         squares += [tf.square(norm) for norm in _norms(of_slices, table)]
         norm = tf.sqrt(tf.add_n([tf.cast(square, tf.float32) for square in squares]))

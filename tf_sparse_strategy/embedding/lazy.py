@@ -46,11 +46,13 @@ class LazyAdam(keras.optimizers.Adam):
     trajectory: rows rest between their steps, while the bias correction counts all steps. Other variables are
     trained as by Adam. The same row twice in one gradient counts as one row with the sum.
 
-    Args: those of `keras.optimizers.Adam`; `amsgrad` must be False, and `weight_decay`, which would move
-      every row, None.
+    Clipping, too, is of the rows alone, each id once, which have the table's norm.
+
+    Args: those of `keras.optimizers.Adam`, but for those that would move every row: `amsgrad`,
+      `weight_decay` and `gradient_accumulation_steps`, whose sums are dense.
 
     Raises:
-      ValueError: one of those two is set.
+      ValueError: one of those three is set.
 
     Example:
       >>> table = keras.Variable(tf.ones([3, 2]))
@@ -63,12 +65,21 @@ class LazyAdam(keras.optimizers.Adam):
 
     def __init__(self, learning_rate=0.001, *args, name="lazy_adam", **kwargs):
         super().__init__(learning_rate, *args, name=name, **kwargs)
-        for option in ("amsgrad", "weight_decay"):
+        for option in ("amsgrad", "weight_decay", "gradient_accumulation_steps"):
             if getattr(self, option):
                 raise ValueError(
                     f"LazyAdam({option}={getattr(self, option)!r}): rows without a gradient would have to "
                     f"move. Leave {option} out, or use keras.optimizers.AdamW or Adam."
                 )
+
+    def _clip_gradients(self, grads):
+        """Keras's clipping of the rows; of `tf.IndexedSlices` it would make dense gradients."""
+        grads = [coalesced(g) for g in grads]
+        clipped = super()._clip_gradients([getattr(g, "values", g) for g in grads])
+        return [
+            tf.IndexedSlices(c, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else c
+            for g, c in zip(grads, clipped, strict=True)
+        ]
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates the rows of `gradient`; called by Keras per variable."""

@@ -64,17 +64,18 @@ def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
 
 
 def _distinct(request: Request) -> tuple[tf.Tensor, tf.Tensor]:
-    """(the distinct ids as int32, for each given id its place among them)."""
+    """(the distinct ids as int64, for each given id its place among them)."""
     rows = slices.whole_shape(request.table)[0]
-    ids = tf.where(request.ids < 0, request.ids + tf.cast(rows, request.ids.dtype), request.ids)
+    ids = tf.cast(request.ids, tf.int64)  # 8 and 16 bits cannot count the rows
+    ids = tf.where(ids < 0, ids + rows, ids)
     if request.clip:
-        ids = tf.clip_by_value(ids, 0, tf.cast(rows - 1, ids.dtype))
-    ids, place = tf.unique(tf.saturate_cast(ids, tf.int32))
+        ids = tf.clip_by_value(ids, 0, rows - 1)
+    ids, place = tf.unique(ids)
     return ids, place
 
 
 def _checked(request: Request, ids: tf.Tensor, ranks: tf.Tensor) -> tf.Tensor:
-    """`ids`, after an assertion that they are rows; `ranks` says whose each is."""
+    """`ids` as int32, after an assertion that they are rows; `ranks` says whose each is."""
     rows = slices.whole_shape(request.table)[0]
     wrong = tf.where((ids < 0) | (ids >= rows))[:1, 0]
     first = tf.gather(ids, wrong)
@@ -83,7 +84,7 @@ def _checked(request: Request, ids: tf.Tensor, ranks: tf.Tensor) -> tf.Tensor:
     facts = [text, given, "on rank", tf.gather(ranks, wrong)]
     check = tf.debugging.Assert(tf.size(wrong) == 0, facts)
     with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(ids)
+        return tf.cast(ids, tf.int32)
 
 
 def _from_whole(request: Request, ids: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
@@ -111,7 +112,9 @@ class _Exchange:
 
     def _ids_of_all(self, ids):
         """(ids of all workers, rank by rank, for each table; how many of table t come from q: [q][t])."""
-        message = tf.concat([tf.stack(self.mine), *ids], axis=0)
+        limits = tf.int32.min, tf.int32.max
+        narrow = [tf.cast(tf.clip_by_value(own, *limits), tf.int32) for own in ids]
+        message = tf.concat([tf.stack(self.mine), *narrow], axis=0)
         # An all-gather that tells how much came from whom: an all-to-all of copies.
         copies = tf.tile(message, [len(self.workers)])
         splits = tf.fill([len(self.workers)], tf.size(message))
@@ -121,7 +124,11 @@ class _Exchange:
         header = tf.fill([len(self.workers), 1], len(ids))
         lengths = tf.reshape(tf.concat([header, counts], axis=1), [-1])
         runs = tf.split(received, lengths, num=len(self.workers) * (len(ids) + 1))
-        by_table = [tf.concat(runs[1 + t :: len(ids) + 1], axis=0) for t in range(len(ids))]
+        by_table = []
+        for t, own in enumerate(ids):
+            parts = [tf.cast(run, tf.int64) for run in runs[1 + t :: len(ids) + 1]]
+            parts[self.slices.rank] = own  # not narrowed, so that an error here names what was given
+            by_table.append(tf.concat(parts, axis=0))
         counts = [tf.unstack(row, num=len(ids)) for row in tf.unstack(counts, num=len(self.workers))]
         return by_table, counts
 
