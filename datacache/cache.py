@@ -81,7 +81,7 @@ class DataCache:
         self.memory = memory_level.Memory(memory_dir, name, len(source), flat, memory, about)
         self._memory_dir = memory_dir
         # From sample numbers [b] to samples, in a graph or eagerly.
-        self.load = Loader(decode_sample, self.spec, self.memory)
+        self.load = Loader(decode_sample, self.spec, self.memory, self.local)
         self._forecast_is_printed = False
 
     def __len__(self) -> int:
@@ -131,12 +131,19 @@ class DataCache:
           drop_remainder: whether each epoch ends with its last whole batch.
 
         Raises:
-          ValueError: an argument makes no sense, or an epoch's last batch has fewer rows than workers.
+          ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
+            batch has fewer rows than workers.
         """
         self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
         plan = self.order(batch_size, seed, shuffle, fraction, drop_remainder)
-        workers = input_context.num_input_pipelines if input_context else 1
-        rows = order.rows_of(input_context.input_pipeline_id if input_context else 0, workers, batch_size)
+        context = input_context or tf.distribute.InputContext()
+        workers = context.num_input_pipelines
+        if context.num_replicas_in_sync != workers:
+            raise ValueError(
+                f"input_context has {context.num_replicas_in_sync} replicas on {workers} workers: replicas "
+                "of one worker would get batches of different steps; start one worker per replica."
+            )
+        rows = order.rows_of(context.input_pipeline_id, workers, batch_size)
         rest = len(self) % batch_size
         if 0 < rest < workers and not drop_remainder:
             raise ValueError(

@@ -15,6 +15,7 @@ _COMMANDS = {
     "clear": "delete stores (by name, or all) and local copies",
     "doctor": "how much memory a cache may take here, and why",
 }
+_EMPTY = "no store: a run was killed before it had made one"
 _EXAMPLES = """examples:
   tss cache ls
   tss cache verify --local-dir /mnt/ssd/cache
@@ -95,15 +96,24 @@ def _line(path: pathlib.Path) -> str:
             use = ""
     except directories.InUse:
         use = "in use"
+    except FileNotFoundError:
+        use = "just cleared"
     # Printed as Python literals: what a file says must not steer a terminal.
     what = f"{str(about.get('source', '?'))!r} {str(about.get('version', '?'))!r}"
     return "  ".join(part for part in (path.name, size, what, age, use) if part)
 
 
 def _stat(path: pathlib.Path) -> str:
+    import tensorflow as tf
+
     from custom_ops.datacache_store import datacache_store as native
 
-    stats = native.store_stats(str(path / "store"))
+    if not (path / "store").exists():
+        return f"{path.name}  {_EMPTY}"
+    try:
+        stats = native.store_stats(str(path / "store"))
+    except tf.errors.FailedPreconditionError as error:
+        return f"{path.name}  {error.message}"
     return (
         f"{path.name}  {stats.stored} of {stats.samples} samples, room for {stats.capacity}, "
         f"{budget.readable(stats.payload_bytes)} each"
@@ -118,6 +128,9 @@ def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
 
     bad = 0
     for path in stores:
+        if not (path / "store").exists():
+            print(f"{path.name}  {_EMPTY}")
+            continue
         try:
             damaged = native.verify(str(path / "store"))
             print(f"{path.name}  {damaged} damaged samples; they will be read again")
@@ -144,7 +157,7 @@ def _clear(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
     for clear, path in todo:
         try:
             print(f"{path}: {budget.readable(clear(path))} freed")
-        except directories.InUse as error:
+        except (directories.InUse, OSError) as error:
             print(error)
             code = 1
     return code

@@ -1,18 +1,26 @@
 """Directories of our own: private, marked, leased while in use, and never cleared of what others put there.
 
 A cache directory holds the marker file, and whoever uses it holds a shared flock() on that file, which the
-kernel takes back when a process dies. Clearing needs the lock alone.
+kernel takes back when a process dies. Clearing needs the lock alone. Any number of processes may claim,
+lease and clear at once: a marker appears as a whole and only once, and a lock on one that has been deleted
+meanwhile counts for nothing.
 """
 
 import contextlib
 import fcntl
 import os
 import pathlib
+import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 MARKER = ".datacache"
 _CONTENT = b"This directory belongs to datacache, which may delete the files it made here.\n"
+_ATTEMPTS = 100  # to lease a directory; one fails if another process clears it at that very moment
+
+# From a cache directory to all files in it that we wrote, temporary ones too; not the marker.
+Written = Callable[[pathlib.Path], Iterable[pathlib.Path]]
 
 
 class InUse(RuntimeError):
@@ -26,23 +34,34 @@ def claim(path: str | os.PathLike) -> pathlib.Path:
       ValueError: it belongs to somebody else, others may write to it, or it has foreign files in it.
       OSError: it cannot be made, e.g. on a read-only disk.
     """
-    path = pathlib.Path(path).resolve()
+    path = pathlib.Path(path)
+    # In a directory that all may write to, somebody may have put a link to where we never meant to write.
+    if path.is_symlink() and (not path.exists() or path.lstat().st_uid not in (0, os.geteuid())):
+        raise ValueError(
+            f"{path} is a symbolic link that leads nowhere or is another user's: delete it, or choose "
+            "another directory for the cache."
+        )
+    path = path.resolve()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ValueError(f"{path} is not a directory of this user: choose another for the cache.")
     marker = path / MARKER
     if not marker.exists():
-        foreign = [name for name in os.listdir(path) if not name.startswith(MARKER)]
-        if foreign:
+        foreign = [name for name in os.listdir(path) if not _is_marker(name)]
+        if foreign and not marker.exists():  # else another process has just marked it and begun to write
             raise ValueError(
                 f"{path} holds files that datacache did not make, e.g. {foreign[0]!r}: give the cache "
                 "an empty directory or a new one."
             )
-        write(marker, _CONTENT)
+        publish(_write_temporary(marker, _CONTENT), marker)
     if status.st_mode & 0o077:
         path.chmod(0o700)
     return path
+
+
+def _is_marker(name: str) -> bool:
+    return name == MARKER or name.startswith(f"{MARKER}.tmp.")
 
 
 def is_ours(path: pathlib.Path) -> bool:
@@ -55,11 +74,30 @@ def is_ours(path: pathlib.Path) -> bool:
 
 
 class Lease:
-    """Says that this process uses a cache directory, until it is released or the process ends."""
+    """Says that this process uses a cache directory, until it is released or the process ends.
 
-    def __init__(self, path: pathlib.Path):
-        self._file = open(path / MARKER, "rb")  # noqa: SIM115
-        fcntl.flock(self._file, fcntl.LOCK_SH)
+    Claims the directory, and deletes half-written files of processes that were killed, unless another
+    process uses it and may be writing them.
+
+    Args:
+      path: the directory.
+      written: finds our files in it.
+    """
+
+    def __init__(self, path: str | os.PathLike, written: Written):
+        for attempt in range(_ATTEMPTS):
+            try:
+                self.path = claim(path)
+                _remove_leftovers(self.path, written)
+                self._file = open(self.path / MARKER, "rb")  # noqa: SIM115
+                fcntl.flock(self._file, fcntl.LOCK_SH)
+                if _is_current(self._file, self.path):
+                    return
+                self._file.close()
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise InUse(f"{path} is cleared again and again: end the processes that do that.")
 
     def release(self) -> None:
         """Ends it; may be called again."""
@@ -68,31 +106,88 @@ class Lease:
 
 @contextlib.contextmanager
 def alone(path: pathlib.Path) -> Iterator[None]:
-    """Nobody else uses the directory inside this context; raises InUse where somebody does."""
-    with open(path / MARKER, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUse(f"{path} is in use by a running process; end that first.") from None
-        yield
+    """Nobody else uses the directory inside this context.
+
+    Raises:
+      InUse: somebody does.
+      FileNotFoundError: it has no marker; it may just have been cleared.
+    """
+    while True:
+        with open(path / MARKER, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InUse(f"{path} is in use by a running process; end that first.") from None
+            if _is_current(file, path):
+                yield
+                return
 
 
-def remove_leftovers(path: pathlib.Path, *patterns: str) -> None:
-    """Deletes half-written files of processes that were killed, unless somebody may be writing them."""
+def _is_current(file: BinaryIO, path: pathlib.Path) -> bool:
+    """Whether an open marker is still the directory's: it may have been deleted before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), (path / MARKER).lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_leftovers(path: pathlib.Path, written: Written) -> None:
+    # Markers' temporaries are not among them: who writes one has no lease yet.
     with contextlib.suppress(InUse), alone(path):
-        for pattern in patterns:
-            for leftover in path.glob(pattern):
-                leftover.unlink()
+        unlink_all(file for file in written(path) if ".tmp." in file.name)
+
+
+def unlink_all(files: Iterable[pathlib.Path]) -> int:
+    """Deletes files; returns their bytes."""
+    freed = 0
+    for file in files:
+        freed += file.lstat().st_blocks * 512
+        file.unlink()
+    return freed
+
+
+def remove_if_empty(path: pathlib.Path) -> None:
+    """Otherwise somebody else's files are in it, which we did not make."""
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def discard(path: pathlib.Path) -> None:
+    """Deletes a directory of which nothing is left but its marker; to be called inside `alone`."""
+    names = os.listdir(path)
+    if all(map(_is_marker, names)):
+        for name in sorted(names, reverse=True):  # the marker last
+            (path / name).unlink(missing_ok=True)
+        remove_if_empty(path)
+
+
+def publish(temporary: pathlib.Path, path: pathlib.Path) -> None:
+    """Gives a finished file its name, unless another process was faster: a rename would replace its file."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def temporary_of(path: pathlib.Path) -> pathlib.Path:
+    """A name beside `path` that is nobody else's: containers that share a directory share process numbers."""
+    return path.with_name(f"{path.name}.tmp.{secrets.token_hex(8)}")
 
 
 def write(path: pathlib.Path, data: bytes) -> None:
     """Writes a file of mode 0600 that is either there as a whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    _write_temporary(path, data).rename(path)
+
+
+def _write_temporary(path: pathlib.Path, data: bytes) -> pathlib.Path:
+    temporary = temporary_of(path)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(file, "wb") as stream:
             stream.write(data)
-        temporary.rename(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+    return temporary

@@ -13,12 +13,15 @@ import io
 import logging
 import os
 import pathlib
+import re
 
 import numpy as np
 
 from datacache import directories
 
 _log = logging.getLogger("datacache")
+# Of copies, of indices, and of both while they are written.
+_NAMES = re.compile(r"[0-9a-f]{64}(\.npy)?(\.tmp\..+)?")
 
 
 class LocalCopies:
@@ -34,12 +37,12 @@ class LocalCopies:
         if directory is None:
             return
         try:
-            root = directories.claim(directory)
-            for name in ("index", "files", *(f"files/{i:02x}" for i in range(256))):
-                (root / name).mkdir(mode=0o700, exist_ok=True)
-            directories.remove_leftovers(root, "files/??/*.tmp.*", "index/*.tmp.*")
-            self._lease = directories.Lease(root)
-            self.root = root
+            self._lease = directories.Lease(directory, _written)
+            for folder in _folders(self._lease.path):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if folder.is_symlink():
+                    raise ValueError(f"{folder} is a symbolic link, which datacache did not make: delete it.")
+            self.root = self._lease.path
         except OSError as error:
             _log.warning(
                 "datacache: no local copies: %s. Files are read from the central storage each time they "
@@ -80,33 +83,39 @@ class LocalCopies:
             _log.warning("datacache: the index of records is not kept: %s", error)
 
 
+def _folders(root: pathlib.Path) -> list[pathlib.Path]:
+    """The directories that we make in a local directory."""
+    files = root / "files"
+    return [root / "index", files, *(files / f"{i:02x}" for i in range(256))]
+
+
+def _folders_in(root: pathlib.Path) -> list[pathlib.Path]:
+    """Those of them that are there; none that a link leads to."""
+    if (root / "files").is_symlink():
+        return []
+    return [path for path in _folders(root) if path.is_dir() and not path.is_symlink()]
+
+
+def _written(root: pathlib.Path) -> list[pathlib.Path]:
+    """What we wrote in a local directory, half-written files too."""
+    found = [path for folder in _folders_in(root) for path in folder.iterdir()]
+    return [path for path in found if _NAMES.fullmatch(path.name) and not path.is_dir()]
+
+
 def copies_in(root: pathlib.Path) -> list[pathlib.Path]:
     """All copies of a local directory."""
-    return [path for path in root.glob("files/??/*") if ".tmp." not in path.name]
+    return [path for path in _written(root) if "." not in path.name]
 
 
 def clear(root: pathlib.Path) -> int:
     """Deletes what we made in a local directory, and it if nothing else is in it; returns bytes.
 
     Raises:
-      InUse: a running process uses it.
+      directories.InUse: a running process uses it.
     """
     with directories.alone(root):
-        freed = 0
-        for path in [*root.glob("files/??/*"), *root.glob("index/*")]:
-            if not path.is_dir():
-                freed += path.lstat().st_size
-                path.unlink()
-        for path in [*root.glob("files/??"), root / "files", root / "index"]:
-            _remove_if_empty(path)
-        if [path.name for path in root.iterdir()] == [directories.MARKER]:
-            (root / directories.MARKER).unlink()
-            _remove_if_empty(root)
+        freed = directories.unlink_all(_written(root))
+        for folder in reversed(_folders_in(root)):
+            directories.remove_if_empty(folder)
+        directories.discard(root)
     return freed
-
-
-def _remove_if_empty(path: pathlib.Path) -> None:
-    try:
-        path.rmdir()
-    except OSError:
-        pass  # somebody else's file is in it, which we did not make

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import pathlib
-import shutil
 import time
 from collections.abc import Sequence
 
@@ -68,8 +67,8 @@ class Memory:
             self.limit = budget.Limit(0, "memory=0")
             return
         try:
-            directory = directories.claim(directories.claim(root_of(memory_dir)) / name)
-            self._open(directory, memory, about)
+            self._lease = directories.Lease(directories.claim(root_of(memory_dir)) / name, _written)
+            self._open(self._lease.path, memory, about)
         except (OSError, tf.errors.ResourceExhaustedError) as error:
             message = getattr(error, "message", error)
             _log.warning(
@@ -79,8 +78,6 @@ class Memory:
             self.path = None
 
     def _open(self, directory: pathlib.Path, memory: int | str, about: dict) -> None:
-        directories.remove_leftovers(directory, "*.tmp.*")
-        self._lease = directories.Lease(directory)
         store = directory / "store"
         for attempt in range(2):
             if not store.exists():
@@ -112,27 +109,32 @@ class Memory:
 
 def _create(store: pathlib.Path, samples: int, payload_bytes: int) -> None:
     """Makes a store that is there as a whole or not at all; another process may be faster."""
-    temporary = store.with_name(f"store.tmp.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
+    temporary = directories.temporary_of(store)
     native.create(str(temporary), samples, payload_bytes)
-    try:
-        os.link(temporary, store)  # unlike a rename, this does not replace the other's
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
+    directories.publish(temporary, store)
+
+
+def _written(directory: pathlib.Path) -> list[pathlib.Path]:
+    """What we wrote in a store's directory, half-written files too."""
+    ours = ("store", "about.json")
+    return [path for path in directory.iterdir() if path.name.partition(".tmp.")[0] in ours]
 
 
 def stores_in(root: pathlib.Path) -> list[pathlib.Path]:
     """The directories of a user's stores."""
     if not directories.is_ours(root):
         return []
-    return sorted(path for path in root.iterdir() if path.is_dir() and directories.is_ours(path))
+    found = (path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+    return sorted(path for path in found if directories.is_ours(path))
 
 
 def clear(directory: pathlib.Path) -> int:
-    """Deletes a store; returns its bytes. Raises InUse where a running process has it open."""
+    """Deletes a store, and its directory if nothing else is in it; returns bytes.
+
+    Raises:
+      directories.InUse: a running process has it open.
+    """
     with directories.alone(directory):
-        freed = sum(path.lstat().st_blocks * 512 for path in directory.iterdir())
-        shutil.rmtree(directory)
+        freed = directories.unlink_all(_written(directory))
+        directories.discard(directory)
     return freed

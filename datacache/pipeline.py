@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
+from datacache.local import LocalCopies
 from datacache.memory import Memory
 
 _DECODED_AT_ONCE = 16  # of a batch's misses; batches are loaded in parallel as well
@@ -43,10 +44,19 @@ class Loader:
       decode_sample: from an int64 scalar to a sample, in the graph.
       spec: the sample's structure.
       memory: the store.
+      copies: what `decode_sample` reads through. Datasets hold the loader, and it both leases: nothing
+        clears what a dataset needs, even when nobody else remembers the cache.
     """
 
-    def __init__(self, decode_sample: Callable[[tf.Tensor], Any], spec: Any, memory: Memory):
+    def __init__(
+        self,
+        decode_sample: Callable[[tf.Tensor], Any],
+        spec: Any,
+        memory: Memory,
+        copies: LocalCopies,
+    ):
         self._decode_sample, self.spec, self._memory = decode_sample, spec, memory
+        self._copies = copies
         self._flat_spec = tf.nest.flatten(spec)
 
     def __call__(self, ids: tf.Tensor) -> Any:

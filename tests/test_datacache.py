@@ -211,6 +211,17 @@ def test_too_few_rows_for_the_workers(pattern, shm):
     cache.dataset(148, input_context=context, drop_remainder=True)
 
 
+def test_several_replicas_per_worker_are_refused(pattern, shm):
+    cache = help_.cache(pattern, shm)
+    with pytest.raises(ValueError, match="4 replicas on 2 workers"):
+        cache.dataset(16, input_context=tf.distribute.InputContext(2, 0, 4))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])  # one replica, and one worker
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: cache.dataset(16, epochs=1, input_context=context)
+    )
+    assert sorted(np.concatenate(help_.numbers_of(dataset))) == list(range(150))
+
+
 def test_files_are_private(pattern, shm, tmp_path):
     help_.cache(pattern, shm, tmp_path / "local").warm(progress=False)
     for root in (next(shm.iterdir()), tmp_path / "local"):

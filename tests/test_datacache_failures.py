@@ -1,5 +1,6 @@
 """What must not lose or falsify a sample: kills, full and read-only disks, damage, hostile names."""
 
+import gc
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import datacache
 from custom_ops.datacache_store import datacache_store as native
 from datacache import command, directories
 from datacache import local as local_level
+from datacache import memory as memory_level
 from tests import datacache_help as help_
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -109,6 +111,7 @@ def test_killed_at_200_points(tmp_path, shm):
     """
     pattern = help_.records(tmp_path / "source", files=2, per_file=30)
     local = tmp_path / "local"
+    verify = ["verify", "--memory-dir", str(shm), "--local-dir", str(local)]
     chance = random.Random(1)
     parent = subprocess.Popen(
         [sys.executable, "-c", FORKED, pattern, str(shm), str(local)],
@@ -136,6 +139,8 @@ def test_killed_at_200_points(tmp_path, shm):
         for index in local.glob("index/*.npy"):
             if chance.random() < 0.3:
                 index.unlink()
+        if point % 20 == 0:
+            assert command.main(verify) == 0, point
     parent.stdin.close()
     assert parent.wait(timeout=60) == 0
     assert half_filled > 5  # it was killed while it worked
@@ -143,7 +148,7 @@ def test_killed_at_200_points(tmp_path, shm):
     assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
     assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(60))
-    assert command.main(["verify", "--memory-dir", str(shm), "--local-dir", str(local)]) == 0
+    assert command.main(verify) == 0
 
 
 def in_small_tmpfs(mount: pathlib.Path, size: str) -> list[str]:
@@ -349,18 +354,69 @@ def test_clear_deletes_what_is_ours_alone(pattern, shm, tmp_path, capsys):
     local = tmp_path / "local"
     cache = help_.cache(pattern, shm, local)
     cache.warm(progress=False)
+    store = pathlib.Path(cache.memory.path).parent
     arguments = ["clear", "--memory-dir", str(shm), "--local-dir", str(local)]
     assert command.main(arguments) == 1
     assert capsys.readouterr().out.count("in use") == 2
     cache.memory._lease.release()
     cache.local._lease.release()
-    (local / "notes.txt").write_text("mine")
+    foreign = {local / "notes.txt", local / "files" / "ab" / "thesis.tex", store / "store.mine"}
+    for path in foreign:
+        path.write_text("mine")
     assert command.main(arguments) == 0
-    assert [path.name for path in local.rglob("*") if path.name != directories.MARKER] == ["notes.txt"]
+    left = {path for root in (local, shm) for path in root.rglob("*") if path.is_file()}
+    assert {path for path in left if path.name != directories.MARKER} == foreign
+    for path in foreign:
+        path.unlink()
+    assert command.main(arguments) == 0
+    assert not local.exists() and not store.exists()
     assert command.main(["ls", "--memory-dir", str(shm)]) == 0
     assert "No stores" in capsys.readouterr().out
     # A job that has the store open is not disturbed by its deletion.
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+
+
+def test_a_dataset_keeps_what_it_reads_from_being_cleared(pattern, shm, tmp_path, capsys):
+    local = tmp_path / "local"
+    dataset = help_.cache(pattern, shm, local, memory="10KB").dataset(16, epochs=1)
+    batches = iter(dataset)
+    del dataset
+    gc.collect()
+    assert command.main(["clear", "--memory-dir", str(shm), "--local-dir", str(local)]) == 1
+    assert capsys.readouterr().out.count("in use") == 2
+    assert sorted(np.concatenate(help_.numbers_of(batches))) == list(range(150))
+
+
+@pytest.mark.parametrize("folder", ["files", "files/a7", "index"])
+def test_links_among_the_directories_are_not_followed(pattern, shm, tmp_path, folder):
+    local, elsewhere = tmp_path / "local", tmp_path / "elsewhere"
+    precious = elsewhere / "a7" / ("0" * 64) if folder == "files" else elsewhere / ("0" * 64)
+    precious.parent.mkdir(parents=True)
+    precious.write_text("keep")
+    (elsewhere / "00").mkdir()
+    cache = help_.cache(pattern, shm, local)
+    cache.local._lease.release()
+    shutil.rmtree(local / folder)
+    (local / folder).symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=f"{folder} is a symbolic link"):
+        help_.cache(pattern, shm, local)
+    assert precious not in local_level.copies_in(local)
+    assert command.main(["clear", "--memory-dir", str(shm / "none"), "--local-dir", str(local)]) == 0
+    assert precious.read_text() == "keep" and (elsewhere / "00").is_dir()
+
+
+def test_commands_after_a_kill_between_marker_and_store(shm, capsys):
+    directory = directories.claim(directories.claim(memory_level.root_of(str(shm))) / "killed")
+    place = ["--memory-dir", str(shm)]
+    for name in ("ls", "stat", "verify"):
+        assert command.main([name, *place]) == 0
+        assert "killed  no store" in capsys.readouterr().out
+    (directory / "store").write_bytes(b"not a store")
+    assert command.main(["stat", *place]) == 0
+    assert "killed" in capsys.readouterr().out
+    assert command.main(["verify", *place]) == 1
+    assert command.main(["clear", *place]) == 0
+    assert not directory.exists()
 
 
 def test_commands(pattern, shm, capsys):

@@ -1,0 +1,106 @@
+"""Directories of the cache's own, when many processes open and clear one at the same moment."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from datacache import directories
+
+PROCESSES, ROUNDS = 6, 150
+# Leases a directory, after trying to clear it some times, and says which marker it has locked.
+WORKER = """
+import contextlib, os, pathlib, sys, time
+from datacache import directories
+def written(path):
+    return [file for file in path.iterdir() if file.name.startswith("data")]
+for line in sys.stdin:
+    path, start, clearings = line.split()
+    while time.monotonic() < float(start):
+        pass
+    path = pathlib.Path(path)
+    for _ in range(int(clearings)):
+        with contextlib.suppress(directories.InUse, FileNotFoundError), directories.alone(path):
+            directories.unlink_all(written(path))
+            directories.discard(path)
+    lease = directories.Lease(path, written)
+    directories.write(path / f"data{os.getpid()}", b"mine")
+    print(os.fstat(lease._file.fileno()).st_ino, flush=True)
+    sys.stdin.readline()
+    lease.release()
+    print("released", flush=True)
+"""
+
+
+@pytest.fixture
+def processes():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WORKER]
+    pipe = subprocess.PIPE
+    started = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+        for _ in range(PROCESSES)
+    ]
+    yield started
+    for process in started:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+
+
+def say(process: subprocess.Popen, line: str) -> None:
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("clearing", [False, True])
+def test_many_processes_open_a_directory_at_once(tmp_path, processes, clearing):
+    """All have a lock on the one marker that is there, and none takes another's files for foreign."""
+    for number in range(ROUNDS):
+        path = tmp_path / (f"{number}" if not clearing else "same")
+        start = time.monotonic() + 0.01
+        for i, process in enumerate(processes):
+            say(process, f"{path} {start} {i if clearing else 0}")
+        locked = {process.stdout.readline().strip() for process in processes}
+        assert locked == {str((path / directories.MARKER).stat().st_ino)}, number
+        with pytest.raises(directories.InUse), directories.alone(path):
+            pass
+        files = sorted(file.name for file in path.iterdir())
+        assert files == sorted([directories.MARKER, *(f"data{process.pid}" for process in processes)])
+        for process in processes:
+            say(process, "")
+        assert {process.stdout.readline() for process in processes} == {"released\n"}
+
+
+def test_links_that_lead_nowhere_are_refused(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    with pytest.raises(ValueError, match="symbolic link that leads nowhere"):
+        directories.claim(link)
+    assert not target.exists()
+    target.mkdir()
+    assert directories.claim(link) == target.resolve()  # a link of this user's to what is there
+
+
+def test_half_written_files_are_removed_but_not_under_somebody(tmp_path):
+    def written(path: pathlib.Path) -> list[pathlib.Path]:
+        return [file for file in path.iterdir() if file.name.startswith("data")]
+
+    first = directories.Lease(tmp_path, written)
+    for name in ("data", "data.tmp.1", "foreign.tmp.1", ".datacache.tmp.1"):
+        (tmp_path / name).write_text("")
+    before = set(tmp_path.iterdir())
+    directories.Lease(tmp_path, written).release()
+    assert set(tmp_path.iterdir()) == before
+    first.release()
+    directories.Lease(tmp_path, written).release()
+    # A marker's temporary may be that of a process which is about to claim the directory.
+    assert before - set(tmp_path.iterdir()) == {tmp_path / "data.tmp.1"}
+
+
+def test_temporary_names_are_nobody_elses(tmp_path):
+    names = {directories.temporary_of(tmp_path / "store") for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.name.startswith("store.tmp.") for name in names)
