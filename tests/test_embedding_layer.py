@@ -1,5 +1,9 @@
 """ShardedEmbedding in one process, with and without a strategy: an Embedding, and what it adds."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -263,3 +267,63 @@ def test_conversions_that_cannot_be():
 
     with tss.SparseStrategy().scope(), pytest.raises(ValueError, match="a class of its own"):
         tss.shard_embeddings(Own())
+
+
+def test_conversion_of_a_model_made_outside_the_scope():
+    """Each worker drew its own weights."""
+    model = model_of_embeddings()
+    with tss.SparseStrategy().scope(), pytest.raises(ValueError, match="'large/embeddings' of .* inside"):
+        tss.shard_embeddings(model)
+
+
+def test_lookup_together_is_each_by_itself(scope):
+    """Masks included; of lists, too."""
+    alone, masked = layers(name="alone")[1], layers(mask_zero=True)[1]
+    ids = [[[1, 0], [2, 2]], tf.constant([[0, 3]])]
+    found = tss.layers.lookup_together([alone, masked], ids)
+    for layer, i, rows in zip([alone, masked], ids, found, strict=True):
+        expected = layer(tf.constant(i))
+        np.testing.assert_array_equal(rows, expected)
+        mask, of_layer = (getattr(x, "_keras_mask", None) for x in (rows, expected))
+        assert (mask is None) is (of_layer is None) is (layer is alone)
+        if mask is not None:
+            np.testing.assert_array_equal(mask, of_layer)
+
+
+DRAWING_ON_ONE_OF_TWO_DEVICES = """
+import tensorflow as tf
+import tf_sparse_strategy as tss
+from tf_sparse_strategy import strategy
+
+strategy._pin_device = lambda: "CPU:1"  # as if it were a GPU
+[host], two = tf.config.list_physical_devices("CPU"), [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(host, two)
+
+def draw(shape, dtype):
+    table = tf.zeros(shape, dtype)
+    print("drawn on", table.device)
+    return table
+
+with tss.SparseStrategy().scope():
+    layer = tss.layers.ShardedEmbedding(7, 5, embeddings_initializer=draw)
+    layer.build()
+print("held on", layer.trainable_variables[0].value.device)
+"""
+
+
+def test_the_table_is_drawn_on_the_host():
+    """Whatever device its columns are on: a GPU may not hold all of it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    command = [sys.executable, "-c", DRAWING_ON_ONE_OF_TWO_DEVICES]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    place = "/job:localhost/replica:0/task:0/device:CPU:"
+    assert f"drawn on {place}0\nheld on {place}1\n" in result.stdout, result.stderr
+
+
+def test_keras_does_not_hand_it_to_xla():
+    """There, LazyAdam would write the rows that pad the distinct ids."""
+    ids = keras.Input([3], dtype="int32")
+    model = keras.Model(ids, keras.layers.Flatten()(tss.layers.ShardedEmbedding(L, D)(ids)))
+    with pytest.warns(UserWarning, match="jit_compile=False"):
+        model.compile(LazyAdam(0.1), loss="mse", jit_compile=True)
+    assert not model.jit_compile

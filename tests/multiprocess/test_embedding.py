@@ -190,6 +190,27 @@ def test_initial_values_are_those_of_a_whole_table(topology, strategy):
     assert_drawn_whole(topology, strategy)
 
 
+def fails(shape, dtype=None):
+    raise OSError("no table in this file")
+
+
+@pytest.mark.parametrize(
+    "draw, named",
+    [(fails, "no table in this file"), (lambda shape, dtype: tf.zeros([7, 4]), r"drew \(7, 4\)")],
+)
+def test_a_draw_that_fails_fails_on_all(topology, strategy, draw, named):
+    """The first worker's alone is asked for; the others wait for its columns."""
+    raised = (OSError, ValueError) if topology.rank == 0 else RuntimeError
+    with strategy.scope(), pytest.raises(raised, match=named):
+        tss.layers.ShardedEmbedding(7, 5, embeddings_initializer=draw).build()
+
+
+def test_conversion_refuses_what_workers_drew_by_themselves(strategy):
+    model = one_table(keras.layers.Embedding)
+    with strategy.scope(), pytest.raises(ValueError, match="was not made in the scope of this strategy"):
+        tss.shard_embeddings(model, placement="columns")
+
+
 def test_rows_and_gradients_of_any_shape(topology, strategy):
     """Eagerly, with any number of ids on each worker, also none; negative ones count from the end."""
     rng = np.random.default_rng(0)
@@ -371,8 +392,8 @@ def test_the_oracle_finds(comm, partners, strategy, monkeypatch, owner, name, wr
 
 
 def test_a_draw_per_worker_is_found(topology, partners, strategy, monkeypatch):
-    def scatter(self, draw, partition, dtype):
-        return partition.of(draw() + self.rank, self.rank)
+    def scatter(self, table, partition, dtype):
+        return partition.of(tf.fill(partition.shape, tf.cast(self.rank, dtype)), self.rank)
 
     monkeypatch.setattr(slices.Slices, "scatter", scatter)
     with pytest.raises(AssertionError):

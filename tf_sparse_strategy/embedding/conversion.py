@@ -36,7 +36,8 @@ def shard_embeddings(
       A new model, not compiled.
 
     Raises:
-      ValueError: an argument is not one of those, or there is no `SparseStrategy` in scope.
+      ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, or the model was
+        made outside of it.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -57,6 +58,7 @@ def shard_embeddings(
             f"the model {model.name!r} is of a class of its own, which cannot be copied layer by layer; make "
             "its layers tss.layers.ShardedEmbedding instead of keras.layers.Embedding."
         )
+    _require_made_in_scope(model, extended)
     topology = extended.collectives.topology
 
     def convert(layer):
@@ -78,6 +80,17 @@ def shard_embeddings(
     if model.built:
         copy.set_weights(model.get_weights())
     return copy
+
+
+def _require_made_in_scope(model, extended):
+    """Raises ValueError for variables of no strategy: they may have other values on each worker."""
+    for weight in model.weights:
+        if extended_of(getattr(weight.value, "distribute_strategy", None)) is not extended:
+            raise ValueError(
+                f"{weight.path!r} of the model {model.name!r} was not made in the scope of this strategy, so "
+                "workers may have different values of it. Make or load the model inside `with "
+                "strategy.scope():`, where shard_embeddings is called."
+            )
 
 
 def _obstacle(layer) -> str | None:

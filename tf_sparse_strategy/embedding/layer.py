@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tf_sparse_strategy import agreement
 from tf_sparse_strategy.embedding import inputs as input_kinds
 from tf_sparse_strategy.embedding import separable, slices
 from tf_sparse_strategy.embedding.combiner import COMBINERS
@@ -79,7 +80,9 @@ class ShardedEmbedding(keras.layers.Embedding):
             "ids_out_of_range": ids_out_of_range,
         }
         super().__init__(input_dim, output_dim, *args, **kwargs)
-        self.supports_jit = False  # XLA has no all-to-all of Horovod's
+        # XLA has no all-to-all of Horovod's. With one worker, it pads the distinct ids, whose number it
+        # cannot know, and optimizers that write rows, as LazyAdam does, write the padding.
+        self.supports_jit = False
         if combiner and self.mask_zero:
             raise ValueError("mask_zero=True with a combiner: no ids are left to be masked; drop one.")
 
@@ -98,7 +101,7 @@ class ShardedEmbedding(keras.layers.Embedding):
         def scattered(shape, dtype=None):
             del shape  # of the slice
             return extended.slices.scatter(
-                lambda: self.embeddings_initializer(partition.shape, dtype=dtype), partition, dtype
+                self._drawn(partition.shape, dtype, extended.collectives), partition, dtype
             )
 
         penalty = self.embeddings_regularizer
@@ -115,6 +118,19 @@ class ShardedEmbedding(keras.layers.Embedding):
             _make_later(self._embeddings, extended.slices, partition)
         self.built = True
         return None
+
+    def _drawn(self, shape, dtype, collectives):
+        """The whole table on the first worker, None on others. Collective."""
+        table = None
+        with tf.init_scope(), agreement.together(collectives):
+            if collectives.topology.rank == 0:
+                with tf.device("CPU:0"):  # a GPU has memory for some columns
+                    table = tf.cast(self.embeddings_initializer(shape, dtype=dtype), dtype)
+                if table.shape != shape:
+                    raise ValueError(
+                        f"embeddings_initializer of {self.name!r} drew {table.shape}; the table is {shape}."
+                    )
+        return table
 
     def _refuse(self, reason):
         if reason is not None:
@@ -223,7 +239,7 @@ def lookup_together(layers, inputs):
       inputs: of each layer.
 
     Returns:
-      A list, one output per layer.
+      A list, one output per layer, with the mask of a layer with mask_zero.
 
     Raises:
       ValueError: there are not as many inputs as layers, or dtypes differ.
@@ -237,11 +253,16 @@ def lookup_together(layers, inputs):
         raise ValueError(f"{len(layers)} layers were given {len(inputs)} inputs; pass one for each.")
     for layer in layers:
         layer.build()
+    inputs = [i if tf.is_tensor(i) else tf.convert_to_tensor(i) for i in inputs]
     asked = [layer._request(i) for layer, i in zip(layers, inputs, strict=True)]
     requests, restores = [r for r, _ in asked], [restore for _, restore in asked]
     if len({(r.dtype, r.wire_dtype, r.table.dtype) for r in requests}) > 1:
         raise ValueError("the layers' dtypes or wire_dtypes differ; call lookup_together for each kind.")
-    return [restore(rows) for restore, rows in zip(restores, _rows(layers, requests), strict=True)]
+    outputs = [r(rows) for r, rows in zip(restores, _rows(layers, requests), strict=True)]
+    for layer, ids, output in zip(layers, inputs, outputs, strict=True):
+        if layer.supports_masking:  # as Layer.__call__ does
+            layer._set_mask_metadata(ids, output, None)
+    return outputs
 
 
 def _rows(layers, requests):

@@ -131,16 +131,16 @@ class Slices:
         variable.partition, variable.slices = partition, self
         self._made.append(weakref.ref(variable))
 
-    def scatter(self, draw: Callable[[], Any], partition: ColumnPartition, dtype) -> tf.Tensor:
-        """This worker's columns of the table that the first worker draws. Collective.
+    def scatter(self, table: tf.Tensor | None, partition: ColumnPartition, dtype) -> tf.Tensor:
+        """This worker's columns of the first worker's `table`, None on others. Collective.
 
         The others hold a slice and a chunk, never the table; what they hold does not depend on P.
         """
         workers, dtype = range(partition.workers), tf.as_dtype(dtype)
         with tf.init_scope():
             if len(workers) == 1:
-                return tf.cast(draw(), dtype)
-            table = tf.cast(draw(), dtype).numpy() if self.rank == 0 else None
+                return table
+            table = None if table is None else table.numpy()
             width = partition.widths[self.rank]
             kept = np.empty([partition.rows, width], dtype.as_numpy_dtype)
             for first, end in partition.chunks(CHUNK):
