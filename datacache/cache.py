@@ -19,10 +19,14 @@ _WARM_BATCH = 64
 class DataCache:
     """Keeps a data set's files on the local disk and its decoded samples in shared memory.
 
-    Every sample is read from the central storage once per machine, decoded once, and then gathered from
-    memory into batches, whatever the number of processes; a second run on the machine starts with what the
-    first has left. Samples that do not fit are read (from the local disk) and decoded in each epoch: always
-    the same ones, since nothing is evicted. A source that changed, or another `version`, begins anew.
+    Every sample is decoded once per machine and then gathered from memory into batches, whatever the number
+    of processes; a second run on the machine starts with what the first has left. Samples that do not fit
+    are read (from the local disk) and decoded in each epoch: always the same ones, since nothing is evicted.
+    A source that changed, or another `version`, begins anew; a file counts as changed when its size or its
+    modification time is another.
+
+    With `local_dir` a file is read from the central storage once per machine. Every process of every run
+    lists the source; without `local_dir`, each also reads all files of `TFRecords` to find their records.
 
     Cost: memory of N samples, each rounded up to 64 bytes and with a header of 64; one copy per sample and
     batch. Not for data sets whose decoding is cheaper than a copy, nor for samples of different shapes.

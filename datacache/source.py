@@ -55,8 +55,9 @@ def _fingerprint(*parts) -> str:
 class TFRecords:
     """The records of TFRecord files; `decode(record)` gets a scalar string.
 
-    Where each record begins must be known before the first batch: the first run on a machine reads all
-    files once, into their local copies if there is a `local_dir`. Compressed files are not supported.
+    Where each record begins must be known before the first batch. With a `local_dir` the first run on a
+    machine reads all files once, into their local copies, and leaves an index for later ones; without, every
+    process of every run reads all files for it. Compressed files are not supported.
 
     Args:
       pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths.

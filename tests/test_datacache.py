@@ -2,6 +2,8 @@
 
 import doctest
 import os
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -230,6 +232,30 @@ def test_files_are_private(pattern, shm, tmp_path):
             for name in files:
                 mode = os.stat(os.path.join(directory, name)).st_mode & 0o777
                 assert mode & 0o077 == 0, name
+
+
+def test_the_document_runs(tmp_path, shm, monkeypatch):
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "datacache.md").read_text()
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    for shown, here in {
+        "/mnt/nfs/images": str(help_.images(tmp_path / "images")),
+        "/mnt/ssd/cache": str(tmp_path / "local"),
+        'memory="auto",': f'memory="auto", memory_dir={str(shm)!r},',
+        "epochs=28": "epochs=2",
+    }.items():
+        assert shown in blocks
+        blocks = blocks.replace(shown, here)
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Input([192, 192, 3]), tf.keras.layers.Flatten(), tf.keras.layers.Dense(2)]
+    )
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "document", "model": model, "strategy": tf.distribute.MirroredStrategy(["CPU:0"])}
+    exec(blocks, names)
+    assert names["cache"].stats()["stored"] == 24
+    assert names["resume"].step == 2
+    pixels, labels = next(iter(names["dataset"]))
+    assert (pixels.shape, pixels.dtype, labels.shape) == ([24, 192, 192, 3], tf.uint8, [24])
 
 
 def test_the_examples_of_the_module():

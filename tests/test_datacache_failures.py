@@ -304,22 +304,25 @@ def test_a_deleted_source(pattern, shm, tmp_path):
         help_.cache(pattern, shm)
 
 
-def test_hostile_names(tmp_path, shm):
+def test_hostile_names(tmp_path):
     """Whatever files and classes are called, nothing is written beside the cache."""
     source = tmp_path / "source"
+    home = tmp_path / "many" / "levels" / "down"  # what climbs from here is still found
+    shm, local = home / "shm", home / "local"
+    shm.mkdir(parents=True)
     for name in ("..\\..", "-rf *", "$(touch pwned)", "a\nb", "ünï ☃"):
         (source / name).mkdir(parents=True)
         image = tf.io.encode_jpeg(tf.zeros([help_.SIDE, help_.SIDE, 3], tf.uint8)).numpy()
         (source / name / "%2e%2e%2fx\n.jpg").write_bytes(image)
     before = set(tmp_path.rglob("*"))
     cache = datacache.DataCache(
-        datacache.ImageFolder(str(source)), help_.decode_image, tmp_path / "local",
+        datacache.ImageFolder(str(source)), help_.decode_image, local,
         memory_dir=str(shm), version="../../../up",
     )
     cache.warm(progress=False)
     new = set(tmp_path.rglob("*")) - before
-    assert all(path.is_relative_to(tmp_path / "local") or path.is_relative_to(shm) for path in new)
-    assert len(local_level.copies_in(tmp_path / "local")) == 5
+    assert all(path.is_relative_to(local) or path.is_relative_to(shm) for path in new)
+    assert len(local_level.copies_in(local)) == 5
 
 
 def test_a_hostile_manifest(pattern, shm, tmp_path, capsys):
