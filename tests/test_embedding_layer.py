@@ -256,6 +256,17 @@ def test_conversion():
     assert type(everything.get_layer("rows")) is keras.layers.Embedding
 
 
+def test_conversion_of_a_compiled_model_and_of_a_wrapper():
+    with tss.SparseStrategy().scope():
+        ids, wrapped = keras.Input([4, 3], dtype="int32"), keras.layers.Embedding(50, 6)
+        model = keras.Model(ids, keras.layers.TimeDistributed(wrapped)(ids))
+        model.compile(optimizer=LazyAdam(0.3), loss="mse")
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert type(converted.layers[1].layer) is keras.layers.Embedding
+    assert type(converted.optimizer) is LazyAdam and converted.optimizer is not model.optimizer
+    assert converted.optimizer.get_config() == model.optimizer.get_config()
+
+
 def test_conversions_that_cannot_be():
     with pytest.raises(ValueError, match=r"with strategy.scope\(\)"):
         tss.shard_embeddings(model_of_embeddings())

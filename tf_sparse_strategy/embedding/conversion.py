@@ -20,20 +20,21 @@ def shard_embeddings(
 ) -> keras.Model:
     """A copy of `model` whose large Embedding layers are `ShardedEmbedding`s, with the same weights.
 
-    Call it under `strategy.scope()`, on all workers, before `compile`. What is decided for each table, and
-    why, is logged. Layers of other classes, also of subclasses of Embedding, stay as they are: they may use
-    the table in other ways, e.g. tie it to an output layer.
+    Call it under `strategy.scope()`, on all workers. What is decided for each table, and why, is logged.
+    Layers of other classes, also of subclasses of Embedding, stay as they are: they may use the table in
+    other ways, e.g. tie it to an output layer. So do those within wrappers.
 
     Args:
       model: functional or sequential. For a model of one's own class, make the layers
         `tss.layers.ShardedEmbedding` where it makes them; so too for tables that do not fit on one worker.
       min_rows: tables with fewer rows stay whole.
-      placement: "auto", by `min_rows` and by cost, or "columns", for all tables that can be divided.
-      ids_per_step: distinct ids of one worker in a step, for the costs; None, the default, leaves them out.
+      placement: "auto", by `min_rows` and, where `ids_per_step` is given, by cost, or "columns", for all
+        tables that can be divided.
+      ids_per_step: distinct ids of one worker in a step; None, the default, compares no costs.
       links: the measured links, for the costs; by default only bytes count.
 
     Returns:
-      A new model, not compiled.
+      A new model; compiled as `model` is, if it is, with an optimizer that starts afresh.
 
     Raises:
       ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, or the model was

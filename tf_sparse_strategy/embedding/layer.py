@@ -42,7 +42,7 @@ class ShardedEmbedding(keras.layers.Embedding):
       combiner: "sum", "mean" or "sqrtn" makes one row of the ids along the last dimension (which may be
         ragged or sparse), weighted by `call`'s `weights`; None, the default, keeps each.
       wire_dtype: "float16" or "bfloat16" halve the bytes and round rows and gradients; sums are still
-        in float32. By default rows travel in the layer's compute dtype and gradients in float32.
+        in the table's dtype. By default rows travel in the layer's compute dtype, gradients in the table's.
       ids_out_of_range: "error", or "clip" to take the nearest row. Negative ids count from the end.
       **kwargs: of `keras.layers.Layer`.
 
