@@ -31,7 +31,8 @@ def claim(path: str | os.PathLike) -> pathlib.Path:
     """Makes a directory ours: mode 0700, marked. Returns it, with no symbolic link left in its path.
 
     Raises:
-      ValueError: it belongs to somebody else, others may write to it, or it has foreign files in it.
+      ValueError: it belongs to somebody else, it is a link that leads nowhere or is somebody else's, or it
+        has foreign files in it.
       OSError: it cannot be made, e.g. on a read-only disk.
     """
     path = pathlib.Path(path)
