@@ -1,5 +1,6 @@
 """Directories of the cache's own, when many processes open and clear one at the same moment."""
 
+import fcntl
 import os
 import pathlib
 import subprocess
@@ -72,6 +73,24 @@ def test_many_processes_open_a_directory_at_once(tmp_path, processes, clearing):
         for process in processes:
             say(process, "")
         assert {process.stdout.readline() for process in processes} == {"released\n"}
+
+
+def test_nobody_is_alone_with_a_lock_on_a_deleted_marker(tmp_path, monkeypatch):
+    """Between opening a marker and locking it, another process clears the directory and a third leases it."""
+    path = directories.claim(tmp_path / "cache")
+    flock, leases = fcntl.flock, []
+
+    def late(file, operation):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with directories.alone(path):
+            directories.discard(path)
+        leases.append(directories.Lease(path, lambda path: []))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(directories.InUse), directories.alone(path):
+        pass
+    assert len(leases) == 1
 
 
 def test_links_that_lead_nowhere_are_refused(tmp_path):
