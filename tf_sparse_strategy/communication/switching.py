@@ -98,7 +98,7 @@ class Switching(Communication):
 
         def sum_all():
             whole = residual.flush(bucket, state, share)
-            total = scheme.reduce(whole, State({}), collectives)
+            total = tf.ensure_shape(scheme.reduce(whole, State({}), collectives), bucket.shape)
             padded = tf.pad(total, [[0, share.shards * share.length(n) - n]])
             values, left = residual.hand_out(padded, bucket.dtype, share)
             limit = tf.cast(bucket.dtype.max, tf.float32)
