@@ -106,6 +106,11 @@ def spread(values: list[float], scale: float) -> str:
     return f"{middle:.3g} ({low:.3g}–{high:.3g})"
 
 
+def said(reached: bool) -> str:
+    """What became of a goal."""
+    return "reached" if reached else "missed"
+
+
 def size(n: int) -> str:
     """Bytes, in the largest unit that divides them."""
     for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):

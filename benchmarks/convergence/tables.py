@@ -3,13 +3,9 @@
 import statistics
 
 from benchmarks.convergence.runs import CONTROL, DENSE, DENSITY, HALF, THROUGHOUT
-from benchmarks.report import environment_line, table
+from benchmarks.report import environment_line, said, table
 
 NEAR, AS_GOOD, WORSE, PERPLEXITY = 0.02, 0.01, 0.03, 0.03  # the goals: points of accuracy; a ratio
-
-
-def _said(reached: bool) -> str:
-    return "reached" if reached else "missed"
 
 
 def _digits(reached: dict) -> list[str]:
@@ -19,13 +15,13 @@ def _digits(reached: dict) -> list[str]:
         behind = means[DENSE] - means[name]
         lines.append(
             f"- {name}: {100 * behind:.1f} points behind dense (goal {100 * goal:g} at most: "
-            f"{_said(behind <= goal)})."
+            f"{said(behind <= goal)})."
         )
     pairs = zip(reached["HiTopK"], reached[CONTROL], strict=True)
     worse = statistics.fmean(kept - dropped for kept, dropped in pairs)
     lines.append(
         f"- {CONTROL}: {100 * worse:.1f} points behind HiTopK with it, seed by seed (at least "
-        f"{100 * WORSE:g} expected: {_said(worse >= WORSE)})."
+        f"{100 * WORSE:g} expected: {said(worse >= WORSE)})."
     )
     return lines
 
@@ -34,7 +30,7 @@ def _words(reached: dict) -> list[str]:
     means = {name: statistics.fmean(values) for name, values in reached.items()}
     return [
         f"- {name}: {means[name] / means[DENSE] - 1:+.1%} of dense's perplexity (goal {PERPLEXITY:.0%} at "
-        f"most: {_said(means[name] <= (1 + PERPLEXITY) * means[DENSE])})."
+        f"most: {said(means[name] <= (1 + PERPLEXITY) * means[DENSE])})."
         for name in THROUGHOUT
     ]
 

@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.report import environment_line, spread, table
+from benchmarks.report import environment_line, said, spread, table
 
 RING, TORUS, FLAT, OURS = "Horovod ring", "Torus2D", "TopKAllGather", "HiTopK"
 SHARDED, SHARDED_CODED = "ShardedTopK", "ShardedTopK, fp16 + delta"
@@ -62,7 +62,7 @@ def _verdict(cluster: dict) -> list[str]:
     }
     times = {name: _median(record) for name, record in by.items()}
     over_ring, over_torus = times[RING] / times[OURS], times[TORUS] / times[OURS]
-    reached = "reached" if min(over_ring, over_torus) >= FASTER else "missed"
+    reached = said(min(over_ring, over_torus) >= FASTER)
     ahead = "ahead of" if times[OURS] < times[FLAT] else "behind"
     lines = [
         f"- {largest:,} elements at 1 %: {OURS} takes {over_ring:.1f} times less than the ring and "
@@ -71,7 +71,7 @@ def _verdict(cluster: dict) -> list[str]:
     ]
     for name, goal in BYTES.items():
         ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])
-        verdict = "reached" if ratio <= goal else "missed"
+        verdict = said(ratio <= goal)
         lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
     missed = [
         f"{r['method']} ({r['n']:,}{', ' + format(r['density'], '.1%') if r['density'] else ''})"
@@ -79,10 +79,10 @@ def _verdict(cluster: dict) -> list[str]:
         if abs(_off(r) - 1) > MODEL_GOAL
     ]
     count = len(cluster["records"])
-    said = f"all {count}" if not missed else f"{count - len(missed)} of {count}; not for {', '.join(missed)}"
+    within = f"all {count}" if not missed else f"{count - len(missed)} of {count}; not for {', '.join(missed)}"
     wrong = cluster["wrong"]
     lines += [
-        f"- The model's prediction is within {MODEL_GOAL:.0%} for {said}.",
+        f"- The model's prediction is within {MODEL_GOAL:.0%} for {within}.",
         f"- Sent and kept {'make the whole for all methods' if not wrong else f'DIFFER for {wrong}'}.",
     ]
     return lines

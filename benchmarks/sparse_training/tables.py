@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.report import environment_line, spread, table
+from benchmarks.report import environment_line, said, spread, table
 
 ALONE, AUTO = "no communication", "Auto"
 SPARSE = ("HiTopK", "ShardedTopK", "ShardedTopK, fp16 + delta")
@@ -16,13 +16,13 @@ def _verdict(name: str, job: dict) -> list[str]:
     gain, auto = dense[best] / medians[sparse], medians[AUTO] / dense[best]
     lines = [f"- {name}: {sparse} does {gain:.2f} times the steps of the best dense setting, {best}; "]
     if medians[ALONE] < dense[best] / 2:
-        lines[0] += f"its computation takes less than half (goal {FASTER:g}: {_said(gain >= FASTER)})."
+        lines[0] += f"its computation takes less than half (goal {FASTER:g}: {said(gain >= FASTER)})."
         lines.append(f"- {name}: Auto takes {auto:.3f} times the time of the best dense setting.")
     else:
         lines[0] += "computation dominates."
         lines.append(
             f"- {name}: Auto takes {auto:.3f} times the time of the best dense setting "
-            f"(goal {1 + SLOWER:g} at most: {_said(auto <= 1 + SLOWER)})."
+            f"(goal {1 + SLOWER:g} at most: {said(auto <= 1 + SLOWER)})."
         )
     wrong = [method for method in job["differ"] if method != ALONE]
     if wrong:
@@ -30,10 +30,6 @@ def _verdict(name: str, job: dict) -> list[str]:
     if ALONE not in job["differ"]:
         lines.append(f"- {name}: the comparison of weights found none where there had to be some.")
     return lines
-
-
-def _said(reached: bool) -> str:
-    return "reached" if reached else "missed"
 
 
 def render(results: dict) -> str:
