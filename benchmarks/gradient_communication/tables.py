@@ -79,7 +79,9 @@ def _verdict(cluster: dict) -> list[str]:
         if abs(_off(r) - 1) > MODEL_GOAL
     ]
     count = len(cluster["records"])
-    within = f"all {count}" if not missed else f"{count - len(missed)} of {count}; not for {', '.join(missed)}"
+    within = f"all {count}"
+    if missed:
+        within = f"{count - len(missed)} of {count}; not for {', '.join(missed)}"
     wrong = cluster["wrong"]
     lines += [
         f"- The model's prediction is within {MODEL_GOAL:.0%} for {within}.",
