@@ -1,1 +1,1 @@
-"""One folder per recipe, each with the same files: README.md, config.py, train.py, main.py."""
+"""One folder per recipe, each with the same files: README.md, config.py, train.py, main.py; and convert/."""

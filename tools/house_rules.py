@@ -58,7 +58,8 @@ _KERAS_ADAPTERS = ("tf_sparse_strategy/keras_hooks.py", "tf_sparse_strategy/kera
 # The only modules that may import each private or exchangeable interface; the longest name counts.
 # Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.
 ADAPTERS = {
-    "horovod": ("tf_sparse_strategy/collectives.py",),
+    # The second is what a guide converts to the first.
+    "horovod": ("tf_sparse_strategy/collectives.py", "examples/convert/horovod_before.py"),
     "horovod.runner": ("tf_sparse_strategy/cluster/launch.py",),
     "keras.src": _KERAS_ADAPTERS,
     "tf_keras.src": _KERAS_ADAPTERS,

@@ -1,0 +1,104 @@
+"""The guide converts scripts: its diffs lead from file to file, and the result trains as one process does."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+SCRIPTS = ROOT / "examples" / "convert"
+GUIDE = (ROOT / "docs" / "convert_your_script.md").read_text()
+STARTS = {
+    "hvd.DistributedOptimizer": "horovod_before",
+    "MultiWorkerMirroredStrategy": "mirrored_before",
+}
+
+
+def section(heading: str) -> str:
+    """The guide's text under a heading of the second level."""
+    return re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", GUIDE, re.S | re.M)[1]
+
+
+def applied(diff: str, text: str) -> str:
+    """The text after a diff without line numbers, whose old side must stand in it once."""
+    lines = diff.splitlines()
+    old = "".join(line[1:] + "\n" for line in lines if line[:1] != "+")
+    new = "".join(line[1:] + "\n" for line in lines if line[:1] != "-")
+    assert text.count(old) == 1, f"stands {text.count(old)} times in the script:\n{old}"
+    return text.replace(old, new)
+
+
+def without_docstring(name: str) -> str:
+    return (SCRIPTS / f"{name}.py").read_text().split('"""\n', 1)[1]
+
+
+@pytest.mark.parametrize("origin", STARTS)
+def test_the_diffs_lead_from_before_to_after(origin):
+    guide, script = section(f"From `{origin}`"), without_docstring(STARTS[origin])
+    assert f"{STARTS[origin]}.py" in guide
+    compile(script, origin, "exec")
+    for diff in re.findall(r"```diff\n(.*?)```", guide, re.S):
+        script = applied(diff, script)
+    assert script == without_docstring("after")
+
+
+@pytest.mark.parametrize("diff", ["-import torch\n+import keras\n", " keras\n"])
+def test_a_diff_that_does_not_fit_is_found(diff):
+    with pytest.raises(AssertionError, match="stands [02] times"):
+        applied(diff, "import\nkeras\nkeras\n")
+
+
+def test_what_stands_for_horovods_words_exists():
+    """Each replacement is evaluated; the old names are Horovod's and TensorFlow's."""
+    import keras
+    import tensorflow as tf
+
+    import tf_sparse_strategy as tss
+
+    names = {"keras": keras, "tf": tf, "tss": tss, "strategy": tss.SparseStrategy()}
+    rows = re.findall(r"^\| `(.*?)` \| `(.*?)`", section("Word for word"), re.M)
+    values = {was: eval(now, {**names, "x": tf.constant(3.0)}) for was, now in rows}
+    assert len(values) == 10
+    assert (values["hvd.rank()"], values["hvd.size()"], values["hvd.local_rank()"]) == (0, 1, 0)
+    assert values["hvd.allreduce(x)"] == 3.0
+
+
+def trained(directory: pathlib.Path, *launcher: str) -> tuple[float, list[np.ndarray]]:
+    """Accuracy and weights of the converted script, run as a user would."""
+    import keras
+
+    directory.mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    command = [*launcher, sys.executable, str(SCRIPTS / "after.py")]
+    result = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    said = re.findall(r"test accuracy (\S+)", result.stdout)
+    assert len(said) == 1
+    return float(said[0]), keras.models.load_model(directory / "digits.keras").get_weights()
+
+
+def test_two_workers_train_as_one_process(tmp_path):
+    horovodrun = pathlib.Path(sys.executable).with_name("horovodrun")
+    accuracy, weights = trained(tmp_path / "one")
+    again, others = trained(tmp_path / "two", str(horovodrun), "--gloo", "-np", "2")
+    assert accuracy > 0.85
+    assert again == accuracy
+    for mine, theirs in zip(weights, others, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
