@@ -168,13 +168,17 @@ Store::Record* Store::RecordAt(int64_t slot) const {
   return reinterpret_cast<Record*>(const_cast<char*>(file_) + data_begin_ + slot * stride_);
 }
 
+uint64_t Store::Used() const {
+  // A damaged count, as large as it may be, leads to no slot that is not there.
+  return std::min<uint64_t>(Load(&header_->used), samples_);
+}
+
 int64_t Store::SlotOf(int64_t id) const {
   if (id < 0 || id >= samples_) return -1;
   const uint64_t entry = Load(&table_[id]);
   // A damaged entry must not lead outside the file, nor into its holes: reading a hole of a full tmpfs
   // is SIGBUS. A table may refer to a slot only after it has been written and given away.
-  const uint64_t end = std::min<uint64_t>(Load(&header_->used), samples_);
-  return entry == 0 || entry > end ? -1 : static_cast<int64_t>(entry - 1);
+  return entry == 0 || entry > Used() ? -1 : static_cast<int64_t>(entry - 1);
 }
 
 bool Store::IsWhole(int64_t id, int64_t slot) const {
@@ -265,8 +269,8 @@ void Store::PutOne(int64_t id, const std::vector<Piece>& pieces, int64_t replace
   }
   const bool fresh = slot < 0;
   if (fresh) {
-    slot = header_->used;
-    if (slot >= samples_ || slot >= static_cast<int64_t>(header_->capacity)) full_ = true;
+    slot = Used();
+    if (slot >= samples_ || static_cast<uint64_t>(slot) >= header_->capacity) full_ = true;
   }
   if (fresh && full_) {
     ++rejected_;
@@ -305,8 +309,7 @@ void Store::Put(const std::vector<int64_t>& ids, const std::vector<std::vector<P
 
 void Store::SetCapacity(int64_t capacity) {
   WriterLock lock(this);
-  const int64_t used = std::min<int64_t>(header_->used, samples_);
-  Publish(&header_->capacity, std::min(std::max(capacity, used), samples_));
+  Publish(&header_->capacity, std::min(std::max<int64_t>(capacity, Used()), samples_));
   full_ = false;
 }
 

@@ -79,6 +79,7 @@ class Store {
   Store() = default;
   Record* RecordAt(int64_t slot) const;
   // The slot of a sample, -1 where absent.
+  uint64_t Used() const;
   int64_t SlotOf(int64_t id) const;
   bool IsWhole(int64_t id, int64_t slot) const;
   // Writes a slot; false when there is no room.
