@@ -115,6 +115,16 @@ def test_unbatched_is_refused(element):
         input_pipeline.check_batched(dataset)
 
 
+def test_autotuning_is_off_unless_asked_for():
+    dataset = tf.data.Dataset.range(4).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE)
+    assert input_pipeline.without_tuning(dataset).options().autotune.enabled is False
+    options = tf.data.Options()
+    options.autotune.enabled = True
+    options.deterministic = False
+    asked = input_pipeline.without_tuning(dataset.with_options(options)).options()
+    assert asked.autotune.enabled and asked.deterministic is False
+
+
 def test_reads_files(tmp_path):
     path = str(tmp_path / "lines.txt")
     assert input_pipeline.reads_files(tf.data.TextLineDataset(path).map(tf.strings.length).batch(2))

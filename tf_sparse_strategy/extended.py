@@ -470,7 +470,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return DistributedDataset(
             input_workers=self._input_workers_with_options(_HOST_ITERATOR),
             strategy=self._container_strategy(),
-            dataset=dataset.prefetch(tf.data.AUTOTUNE),
+            dataset=input_pipeline.without_tuning(dataset.prefetch(tf.data.AUTOTUNE)),
             options=_HOST_ITERATOR,
             agreement=agreement,
         )

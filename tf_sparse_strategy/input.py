@@ -96,6 +96,19 @@ def static_batch_size(dataset: tf.data.Dataset) -> int | None:
     return _leaves(dataset.element_spec)[0].shape[0]
 
 
+def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` with tf.data's autotuning off, unless its options say otherwise.
+
+    A tuned iterator may take as long to end as it has lived, up to 60 s, with Python's lock held: TensorFlow
+    (2.20) wakes the tuning thread before it sets the flag that this thread then looks for. All workers wait
+    for that one, and its silence looks like death. Untuned, AUTOTUNE means one call per core.
+    """
+    options = tf.data.Options()
+    if dataset.options().autotune.enabled is None:
+        options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def reads_files(dataset: tf.data.Dataset) -> bool:
     """Whether a file reader stands anywhere in the pipeline, also within its functions."""
 

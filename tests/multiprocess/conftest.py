@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tf_sparse_strategy import collectives
+from tf_sparse_strategy.input import without_tuning
 
 
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)
@@ -42,6 +43,15 @@ def comm():
 def topology(comm):
     """Where this worker stands."""
     return comm.topology
+
+
+@pytest.fixture(autouse=True, scope="session")
+def iterators_end_at_once():
+    """Also those of models without the strategy, whose end all workers wait for: `without_tuning`."""
+    with pytest.MonkeyPatch.context() as patch:
+        begin = tf.data.Dataset.__iter__
+        patch.setattr(tf.data.Dataset, "__iter__", lambda dataset: begin(without_tuning(dataset)))
+        yield
 
 
 @pytest.fixture
