@@ -138,9 +138,10 @@ def _clip_sums(optimizer, gradients, variables):
             _clipping.sums = False
 
     table = next((held for held in map(slices.of, variables) if held is not None), None)
-    if table is None or table.partition.workers == 1:
+    if table is None:
         return clip(gradients)
-    separable.require_elementwise(optimizer, table)
+    if table.partition.workers > 1:
+        separable.require_elementwise(optimizer, table)
     return clipping.clip(optimizer, gradients, variables, clip_whole=clip)
 
 
