@@ -22,6 +22,7 @@ from tf_sparse_strategy.cluster.launch import serving
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORKER = ROOT / "tests" / "multiprocess" / "failure_worker.py"
 STARTING = 150  # seconds, on a busy machine
+WITHIN = 60  # seconds that a worker has after the fault
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
@@ -38,7 +39,7 @@ class Ended:
     """How one worker ended.
 
     Args:
-      code: its exit code; None where it had to be killed.
+      code: its exit code; None where it had to be killed, as a stopped process must be.
       seconds: between the fault and its end.
       output: what it printed.
     """
@@ -48,14 +49,13 @@ class Ended:
     output: str
 
 
-def run(workers: int, *arguments, present=None, within: float = 60.0, environment=None):
+def run(workers: int, *arguments, present=None, environment=None):
     """Runs failure_worker.py.
 
     Args:
       workers: P.
       arguments: of the program.
       present: the ranks that are started; all by default.
-      within: seconds that a worker has after the fault.
       environment: more of it.
 
     Returns:
@@ -83,10 +83,16 @@ def run(workers: int, *arguments, present=None, within: float = 60.0, environmen
             )
             stack.callback(process.kill)
             job[slot.rank] = process
-        return _watch(job, within)
+        return _watch(job)
 
 
-def _watch(job, within):
+def _is_stopped(process) -> bool:
+    """By a signal: what would end it never comes."""
+    status = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
+    return status.rpartition(")")[2].split()[0] == "T"
+
+
+def _watch(job):
     outputs = {rank: [] for rank in job}
 
     def read(rank):
@@ -98,7 +104,7 @@ def _watch(job, within):
         reader.start()
     begin = time.time()
     fault, ended = None, {}
-    while len(ended) < len(job):
+    while any(rank not in ended and not _is_stopped(job[rank]) for rank in job):
         time.sleep(0.05)
         now = time.time()
         if fault is None:
@@ -107,7 +113,7 @@ def _watch(job, within):
         for rank, process in job.items():
             if rank not in ended and process.poll() is not None:
                 ended[rank] = now
-        if now > (fault + within if fault else begin + STARTING):
+        if now > (fault + WITHIN if fault else begin + STARTING):
             break
     for process in job.values():
         process.kill()

@@ -76,7 +76,7 @@ def test_a_worker_that_leaves(tmp_path):
 
 @pytest.mark.parametrize("guilty", [0, 1])
 def test_a_stopped_worker(tmp_path, guilty):
-    ended = failing_job.run(2, "stop", guilty, tmp_path, within=30)
+    ended = failing_job.run(2, "stop", guilty, tmp_path)
     assert ended.pop(guilty).code is None
     check_all_blame(ended, EXIT_CODE, f"rank {guilty} (localhost) did not answer", "SIGSTOP")
 

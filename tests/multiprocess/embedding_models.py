@@ -1,9 +1,25 @@
 """Models with tables, sharded under a strategy and whole in one process, that tests of embeddings share."""
 
+import contextlib
+
+import keras
 import numpy as np
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
+
 ROWS, BATCH, VOCABULARY = 26, 8, 13
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "adam": lambda: keras.optimizers.Adam(0.02),
+    "adamw": lambda: keras.optimizers.AdamW(0.02, weight_decay=0.01),
+    "lazy_adam": lambda: tss.optimizers.LazyAdam(0.02),
+    "lazy_adam_clipped": lambda: tss.optimizers.LazyAdam(0.02, global_clipnorm=0.05),
+    "row_adagrad": lambda: tss.optimizers.Adagrad(0.1),
+}
+LAZY = ("lazy_adam", "lazy_adam_clipped")  # dense gradients would move all rows
 
 
 def dense_gradients(optimizer):
@@ -49,3 +65,30 @@ def tables_of(model):
         for i, layer in enumerate(model.layers)
         if hasattr(layer, "input_dim")
     }
+
+
+def one_table(table, width=5):
+    inputs = keras.Input((3,), dtype="int32")
+    rows = keras.layers.Flatten()(table(VOCABULARY, width)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(1)(rows))
+
+
+def experiment(optimizer, build=one_table, epochs=5, data=None, **table_args):
+    """fit for 20 steps by default; the oracle's scope, nullcontext, gets keras.layers.Embedding."""
+
+    def run(scope):
+        alone = scope is contextlib.nullcontext
+        with scope():
+            kind = keras.layers.Embedding if alone else tss.layers.ShardedEmbedding
+            made = OPTIMIZERS[optimizer]() if isinstance(optimizer, str) else optimizer()
+            if alone and optimizer not in LAZY:
+                made = dense_gradients(made)
+            model = start(build(lambda *args, **kwargs: kind(*args, **kwargs, **table_args)))
+            model.compile(optimizer=made, loss="mse", metrics=["mae"])
+        history = model.fit(data or dataset(), epochs=epochs, verbose=0)
+        predicted = model.predict(dataset(11, 6), verbose=0)
+        dense = {f"dense {i}": w for i, w in enumerate(model.layers[-1].get_weights())}
+        logs = {f"log {k}": v for k, v in sorted(history.history.items())}
+        return {**tables_of(model), **dense, **logs, "predicted": predicted}
+
+    return run

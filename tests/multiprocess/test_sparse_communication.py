@@ -37,7 +37,7 @@ P = int(os.environ.get("HOROVOD_SIZE", "1"))
 PLACES = {
     1: [(0,)],
     2: [(0, 0), (0, 1)],
-    3: [(0, 1, 1), (0, 1, 2)],
+    3: [(0, 1, 1)],
     4: [(0, 1, 1, 0)],
 }.get(P, [tuple(rank // 2 for rank in range(P)), tuple(range(P))])
 

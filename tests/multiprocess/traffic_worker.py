@@ -26,6 +26,10 @@ def sent_over(interface: str) -> int:
     return int(line.split()[8])
 
 
+def sum_of_carried(totals: list[list[int]]) -> int:
+    return sum(carried for _, carried in totals)
+
+
 def main() -> None:
     collectives.start()
     comm = collectives.Collectives(collectives.find_topology())
@@ -52,14 +56,18 @@ def main() -> None:
             [[getattr(counted, link), carried[link]] for link in INTERFACES], tf.int64
         )
 
-    report = {}
-    for name, operation in operations.items():
+    def bytes_of(operation) -> list[list[int]]:
         comm.barrier()
         before = bytes_so_far()
         comm.barrier()  # nobody starts before all have read
         operation()
         comm.barrier()  # all are through
-        totals = comm.all_reduce(bytes_so_far() - before).numpy().tolist()
+        return comm.all_reduce(bytes_so_far() - before).numpy().tolist()
+
+    report = {}
+    for name, operation in operations.items():
+        # The least of three: on a busy machine TCP sends segments again.
+        totals = min((bytes_of(operation) for _ in range(3)), key=sum_of_carried)
         report[name] = dict(zip(INTERFACES, totals, strict=True))
     if comm.topology.rank == 0:
         print(json.dumps(report), flush=True)

@@ -20,6 +20,7 @@ def main() -> int:
                 file,
                 "-q",
                 "-x",
+                "--capture=sys",  # what C++ and the watchdog say last belongs into the log
                 "-p",
                 "no:cacheprovider",
                 "--timeout=150",

@@ -62,7 +62,7 @@ def tss_py_test(name, data = [], deps = [], size = "medium", source_tree = False
         tags = tags + (["external", "local"] if source_tree else []),
     )
 
-def tss_multiprocess_test(name, workers, hosts = {}, data = [], deps = [], size = "large"):
+def tss_multiprocess_test(name, workers = [], hosts = {}, data = [], deps = [], size = "large"):
     """Runs <name>.py under real Horovod processes, once for each number of workers.
 
     Makes one target <name>_np<P> per number of workers P and the test suite <name>.
