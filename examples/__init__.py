@@ -1,1 +1,1 @@
-"""One folder per recipe, each with the same files: README.md, config.py, train.py, main.py; and convert/."""
+"""One folder per recipe, each with the same files; convert/ and clusters/ belong to documents of those names."""

@@ -12,6 +12,10 @@ import tf_sparse_strategy
 _COMMANDS = {
     "cache": ("datacache.command", "list, verify and clear what DataCache keeps on this machine"),
     "doctor": ("tf_sparse_strategy.cluster.doctor", "examine the machines of a job before the job"),
+    "join": (
+        "tf_sparse_strategy.cluster.join",
+        "be a worker, in a process that mpirun or srun started",
+    ),
     "netlab": (
         "tf_sparse_strategy.cluster.netlab_command",
         "run a job on a cluster emulated on this machine",

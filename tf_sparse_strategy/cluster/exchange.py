@@ -40,20 +40,33 @@ class Alone:
 
 
 class ThroughRendezvous:
-    """The ranks of a job, through the launcher's store: plain HTTP, as Horovod will use it."""
+    """The ranks of a job, through the launcher's store: plain HTTP, as Horovod will use it.
 
-    def __init__(self, environment: Mapping[str, str], patience: float = PATIENCE):
+    What is told under one `name` and round is kept until the store ends: another use needs another name.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], patience: float = PATIENCE, name: str = "tss_doctor"
+    ):
         self.rank = int(environment["HOROVOD_RANK"])
         self._size = int(environment["HOROVOD_SIZE"])
         self._host = environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         self._port = int(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
         self._patience = patience
-        self._round = 0
+        self._name, self._round = name, 0
 
     def all_gather(self, value: Any) -> list[Any]:
-        scope, self._round = f"tss_doctor_{self._round}", self._round + 1
-        self._request("PUT", f"/{scope}/{self.rank}", json.dumps(value))
-        deadline = time.monotonic() + self._patience
+        self.tell(value)
+        return self.hear(self._patience)
+
+    def tell(self, value: Any) -> None:
+        """The first half of `all_gather`: the others may go on when they have heard it."""
+        self._request("PUT", f"/{self._name}_{self._round}/{self.rank}", json.dumps(value))
+
+    def hear(self, patience: float) -> list[Any]:
+        """The second half: waits for the others, `patience` seconds at most."""
+        scope, self._round = f"{self._name}_{self._round}", self._round + 1
+        deadline = time.monotonic() + patience
         values, pause = [None] * self._size, 0.02
         for rank in range(self._size):
             while (answer := self._request("GET", f"/{scope}/{rank}")) is None:

@@ -71,6 +71,36 @@ def serving(server: RendezvousHTTPServer, slots: Sequence[SlotInfo]) -> Iterator
         server.server_close()
 
 
+@contextlib.contextmanager
+def rendezvous_at(port: int) -> Iterator[int]:
+    """Serves Horovod's rendezvous at a port of this machine, for workers that others start."""
+    server = RendezvousHTTPServer(("", port), RendezvousHandler, verbose=0)
+    with serving(server, []) as opened:
+        yield opened
+
+
+def slot_environment(hosts: Sequence[str], rank: int) -> dict[str, str]:
+    """What tells Horovod the place of `rank`, given the host of each rank in rank order.
+
+    Example:
+      >>> slot_environment(["vm1", "vm1", "vm2"], 2)["HOROVOD_CROSS_RANK"]
+      '1'
+    """
+    on_my_host = [r for r, host in enumerate(hosts) if host == hosts[rank]]
+    local = on_my_host.index(rank)
+    across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local]
+    slot = SlotInfo(
+        hostname=hosts[rank],
+        rank=rank,
+        local_rank=local,
+        cross_rank=across.index(hosts[rank]),
+        size=len(hosts),
+        local_size=len(on_my_host),
+        cross_size=len(across),
+    )
+    return create_slot_env_vars(slot)
+
+
 class _Rank:
     """A process on a node, its output and its end."""
 

@@ -1,0 +1,154 @@
+"""`tss join`: makes processes that mpirun or srun has started the workers of one Horovod job.
+
+Horovod as we build it knows Gloo, not MPI: it needs a rendezvous, and each worker its place in the
+environment. horovodrun gives both; here the first process keeps the rendezvous and all find their places.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from tf_sparse_strategy.cluster import facts, launch
+from tf_sparse_strategy.cluster.exchange import ExchangeError, ThroughRendezvous
+
+_DESCRIPTION = """\
+Runs COMMAND as a worker of a Horovod job, in a process that mpirun or srun has started: no ssh, no
+MPI in Horovod. The first process keeps Horovod's rendezvous at HOST:PORT; HOST is its machine, and
+PORT is free there. All use the network interface by which they reach HOST, or HOROVOD_GLOO_IFACE."""
+
+_EPILOG = """\
+examples:
+  mpirun -np 8 -H vm1:4,vm2:4 tss join --rendezvous 10.0.0.1:29400 -- python train.py
+  srun --kill-on-bad-exit=1 tss join --rendezvous $HOST:29400 -- tss doctor
+
+The exit code is that of COMMAND (128 + n after signal n)."""
+
+# Innermost first: mpirun may itself have been started by srun, and srun speaks PMI.
+_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
+)
+_PATIENCE = 300  # seconds for the slowest machine to start its processes
+
+
+def place(environment: Mapping[str, str]) -> tuple[int, int]:
+    """(rank, number of processes) as the launcher states them.
+
+    Raises:
+      ValueError: no known launcher started this process.
+
+    Example:
+      >>> place({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"})
+      (3, 8)
+    """
+    for rank, size in _LAUNCHERS:
+        if rank in environment and size in environment:
+            return int(environment[rank]), int(environment[size])
+    known = ", ".join(rank for rank, _ in _LAUNCHERS)
+    raise ValueError(
+        f"none of {known} is set: `tss join` must be started by mpirun or srun. Without them use horovodrun."
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT; write e.g. 10.0.0.1:29400")
+    return host, int(port)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tss join",
+        usage="tss join --rendezvous HOST:PORT -- COMMAND ...",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rendezvous", type=_address, required=True, metavar="HOST:PORT")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Returns the command's exit code, 1 when the workers do not find together, 2 for wrong arguments."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        parser.error("no command: write it after --, e.g. `tss join ... -- python train.py`.")
+    try:
+        rank, size = place(os.environ)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        with contextlib.ExitStack() as opened:
+            if rank == 0:
+                opened.enter_context(launch.rendezvous_at(args.rendezvous[1]))
+            return _work(command, rank, size, args.rendezvous)
+    except (ExchangeError, OSError) as error:
+        print(f"tss join, rank {rank} on {socket.gethostname()}: {error}", file=sys.stderr)
+        return 1
+
+
+def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, int]) -> int:
+    own, server = _reach(rendezvous)
+    interface = next((name for name, a in facts.interfaces().items() if a == own), "lo")
+    environment = {
+        # What the user has set counts, as in horovodrun's --network-interfaces.
+        "HOROVOD_GLOO_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": os.environ.get("HOROVOD_GLOO_IFACE", interface),
+        **os.environ,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": server,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous[1]),
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+    }
+    workers = ThroughRendezvous(environment, _PATIENCE, "tss_join")
+    hosts = workers.all_gather(socket.gethostname())
+    if missing := [other for other, host in enumerate(hosts) if host is None]:
+        raise ExchangeError(
+            f"ranks {missing} have not come to {server}:{rendezvous[1]} within {_PATIENCE} s; start the same "
+            "command on all."
+        )
+    code = _run(command, {**environment, **launch.slot_environment(hosts, rank)})
+    with contextlib.suppress(ExchangeError):  # the first has failed, and its launcher ends us
+        workers.tell("ended")
+    if rank == 0 and code == 0:  # the others still need the rendezvous
+        workers.hear(patience=float("inf"))
+    return code
+
+
+def _reach(rendezvous: tuple[str, int]) -> tuple[str, str]:
+    """(own address, the rendezvous's) of a connection to it, once it is there."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            with socket.create_connection(rendezvous, timeout=10) as line:
+                return line.getsockname()[0], line.getpeername()[0]
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ExchangeError(
+                    f"no connection to {':'.join(map(str, rendezvous))} within {_PATIENCE} s ({error}): "
+                    "--rendezvous must name the machine of rank 0, and TCP be allowed between the machines."
+                ) from error
+            time.sleep(0.2)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    process = subprocess.Popen(command, env=environment)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _: process.send_signal(received))
+    code = process.wait()
+    return code if code >= 0 else 128 - code
