@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tf_sparse_strategy import callbacks, communication, layers, optimizers
+    from tf_sparse_strategy import callbacks, communication, layers, optimizers, overlap
     from tf_sparse_strategy.embedding.conversion import shard_embeddings
     from tf_sparse_strategy.strategy import SparseStrategy
 
@@ -15,6 +15,7 @@ __all__ = [
     "communication",
     "layers",
     "optimizers",
+    "overlap",
     "shard_embeddings",
 ]
 

@@ -44,6 +44,9 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradients import GradientReducer, coalesced
 from tf_sparse_strategy.metrics import StepCounter
+from tf_sparse_strategy.overlap import DeAR
+from tf_sparse_strategy.overlap.updates import ChunkedUpdates
+from tf_sparse_strategy.overlap.variables import variable_class
 from tf_sparse_strategy.sharding_policy import Sharding
 
 ReduceOp = reduce_util.ReduceOp
@@ -83,6 +86,10 @@ _VARIABLE_CLASSES = {
     **distribute_utils.VARIABLE_CLASS_MAPPING,
     tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
 }
+_CHUNKED_CLASSES = {
+    **_VARIABLE_CLASSES,
+    tf.VariableSynchronization.ON_WRITE: variable_class(values.MirroredVariable),
+}
 _SLICE_CLASSES = {
     tf.VariableSynchronization.ON_WRITE: slices.variable_class(
         values.MirroredVariable, saveable_object.SaveSpec
@@ -116,6 +123,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
       communication: how gradients are summed.
       bucket_bytes: size limit of one bucket of gradients, bytes.
       device: this process's device.
+      overlap: whether and how updates are divided over the workers, to overlap more communication.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         communication: Communication,
         bucket_bytes: int,
         device: str,
+        overlap: DeAR | None = None,
     ):
         distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
         self.collectives = collectives
@@ -132,6 +141,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self.gradients.memory.distribute_strategy = container_strategy
         self.slices = slices.Slices(collectives, self.masked)
         self.steps = StepCounter()
+        alone = collectives.topology.num_workers == 1
+        self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
+        self._variable_classes = _VARIABLE_CLASSES if self.chunked is None else _CHUNKED_CLASSES
         self._same_variables = agreement.SameVariables(collectives)
         topology = collectives.topology
         self._rank, self._size = topology.rank, topology.num_workers
@@ -241,7 +253,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         variable = distribute_utils.create_mirrored_variable(
             self._container_strategy(),
             create,
-            _VARIABLE_CLASSES if partition is None else _SLICE_CLASSES,
+            self._variable_classes if partition is None else _SLICE_CLASSES,
             distribute_utils.VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
@@ -280,9 +292,11 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 self._container_strategy(), replica_id_in_sync_group=self._rank
             )
             with ops.device(self._devices[0]), replica:
-                if begins:
-                    self._begin_step(args, batch)
-                return fn(*args, **kwargs)
+                if not begins:
+                    return fn(*args, **kwargs)
+                self._begin_step(args, batch)
+                with contextlib.nullcontext() if self.chunked is None else self.chunked.step_under_way():
+                    return fn(*args, **kwargs)
         finally:
             self._local.__dict__.clear()
             self._local.__dict__.update(outer)
@@ -312,12 +326,16 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         Returns:
           The summed gradients, in order.
         """
+        return self.gradients.reduce(self.counted_gradients(pairs))
+
+    def counted_gradients(self, pairs: _GradientList) -> _GradientList:
+        """`pairs`, checked to be those of all workers; zeros where no row of this worker counts."""
         self._refuse_xla()
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
             self._same_variables.check(pairs)
-        if self.batch is not None:
-            pairs = [(self._counted_gradient(gradient, to), to) for gradient, to in pairs]
-        return self.gradients.reduce(pairs)
+        if self.batch is None:
+            return list(pairs)
+        return [(self._counted_gradient(gradient, to), to) for gradient, to in pairs]
 
     def _counted_gradient(self, gradient, variable):
         """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
@@ -390,6 +408,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         pairs = [(_component(value), to) for value, to in value_destination_pairs]
         if reduce_op == ReduceOp.SUM and _are_gradients(pairs):
+            if self.chunked is not None:
+                self.chunked.refuse_tf_keras()
             self.gradients.communication.check_optimizer(None)
             return self.reduce_gradients([(coalesced(gradient), to) for gradient, to in pairs])
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]

@@ -8,6 +8,8 @@ current strategy; under any other it calls the original.
 | TFOptimizer._all_reduce_sum_gradients       | hides which variable a gradient is of| reduce (gradient, var)|
 | BaseOptimizer._clip_gradients               | clips before the gradients are summed| clip the sum          |
 | BaseOptimizer.build                         | may need more than a table's columns | refuse                |
+| TFOptimizer._backend_update_step and decay  | overlap: a worker updates its chunks | update those          |
+| CallbackList.on_epoch_end and others        | overlap: variables are behind        | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
 | Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
@@ -86,7 +88,9 @@ def _install_keras3() -> None:
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
     wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
-    wrap(base_optimizer.BaseOptimizer, "build", _build_for_slices)
+    wrap(tf_optimizer.TFOptimizer, "_backend_update_step", _update_chunks)
+    wrap(tf_optimizer.TFOptimizer, "_apply_weight_decay", _decay_whole_variables)
+    wrap(base_optimizer.BaseOptimizer, "build", _build_for_parts)
     wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
     wrap(loss, "reduce_values", _reduce_loss)
@@ -96,6 +100,8 @@ def _install_keras3() -> None:
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
+    for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin", "train_end"):
+        wrap(callback_list.CallbackList, f"on_{moment}", _synchronize_first)
 
 
 def _install_tf_keras() -> None:
@@ -114,6 +120,8 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if extended is None:
         return original(optimizer, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
+    if extended.chunked is not None and extended.chunked.is_inner(optimizer):
+        return grads_and_vars  # sums already, and clipped
     present = [(g, v) for g, v in grads_and_vars if g is not None]
     extended.gradients.communication.check_optimizer(optimizer)
     reduced = extended.reduce_gradients(present)
@@ -121,12 +129,44 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     return [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
 
 
-def _build_for_slices(original, optimizer, variables):
+def _build_for_parts(original, optimizer, variables):
     """Before slots are made: an optimizer that is refused could make them of different shapes."""
     table = next((held for held in map(slices.of, variables) if held is not None), None)
     if table is not None and table.partition.workers > 1:
         separable.require_elementwise(optimizer, table)
-    return original(optimizer, variables)
+    original(optimizer, variables)
+    extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
+    if extended is not None and extended.chunked is not None:
+        extended.chunked.add(optimizer, variables)
+
+
+def _chunked_update(optimizer):
+    extended = _in_replica_of_ours()
+    return None if extended is None or extended.chunked is None else extended.chunked.of(optimizer)
+
+
+def _update_chunks(original, optimizer, grads, variables, learning_rate):
+    if _chunked_update(optimizer) is None:
+        return original(optimizer, grads, variables, learning_rate)
+    extended = _in_replica_of_ours()
+    pairs = extended.counted_gradients(list(zip(grads, variables, strict=True)))
+    others = extended.chunked.apply(optimizer, pairs, learning_rate)
+    if others:
+        original(optimizer, *zip(*others, strict=True), learning_rate)
+    return None
+
+
+def _decay_whole_variables(original, optimizer, variables):
+    update = _chunked_update(optimizer)
+    return original(optimizer, [v for v in variables if update is None or not update.divides(v)])
+
+
+def _synchronize_first(original, callbacks, *args, **kwargs):
+    model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
+    extended = extended_of(getattr(model, "distribute_strategy", None))
+    if extended is not None and extended.chunked is not None:
+        extended.chunked.synchronize()
+    return original(callbacks, *args, **kwargs)
 
 
 def _clip_sums(optimizer, gradients, variables):

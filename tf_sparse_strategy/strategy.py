@@ -12,6 +12,7 @@ from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
 from tf_sparse_strategy.memory import Memory
+from tf_sparse_strategy.overlap import DeAR
 from tf_sparse_strategy.topology import Topology
 
 
@@ -36,6 +37,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         not call, is reported. Default 45.
       stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
         may do alone, such as saving. Default 1800.
+      overlap: None, to overlap the sum with the backward pass, or `tss.overlap.DeAR()`, to overlap half of
+        it with the next step's forward pass.
 
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
@@ -59,6 +62,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         bucket_bytes: int | None = None,
         silence_limit: float = 45.0,
         stall_limit: float = 1800.0,
+        overlap: DeAR | None = None,
     ):
         keras_hooks.install()
         saving.install()
@@ -78,6 +82,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                     f"stall_limit={stall_limit!r} must be a number of seconds, at least "
                     f"silence_limit={silence_limit}."
                 )
+            if not isinstance(overlap, DeAR | None):
+                raise TypeError(f"overlap={overlap!r} must be None or tss.overlap.DeAR().")
+            if overlap is not None:
+                overlap.check_communication(scheme)
             scheme.validate(workers.topology)
             # NumPy's numbers have no JSON, in which the workers compare them.
             bucket_bytes = None if bucket_bytes is None else int(bucket_bytes)
@@ -87,13 +95,14 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                 "SparseStrategy's communication": repr(scheme),
                 "SparseStrategy's bucket_bytes": bucket_bytes,
                 "SparseStrategy's limits": [silence_limit, stall_limit],
+                "SparseStrategy's overlap": repr(overlap),
             }
             _require_same_program(settings, device, workers)
             if workers.topology.rank == 0:
                 keras_hooks.warn_of_models_outside_the_scope()
         scheme = scheme.prepare(workers)
         bucket_bytes = bucket_bytes or scheme.bucket_bytes
-        extended = StrategyExtended(self, workers, scheme, bucket_bytes, device)
+        extended = StrategyExtended(self, workers, scheme, bucket_bytes, device, overlap)
         # MirroredStrategy's own constructor would claim all local devices. The name is inherited
         # because both Kerases admit only strategies of that class to loss scaling and backups.
         tf.distribute.Strategy.__init__(self, extended)
@@ -115,6 +124,14 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     def residual(self) -> Memory:
         """What sparse communication has not sent yet; make it part of a `tf.train.Checkpoint`."""
         return self.extended.gradients.memory
+
+    def synchronize(self) -> None:
+        """Gathers the newest weights and slots into the variables; all workers call.
+
+        Needed only with `overlap`, where a custom loop or a callback within an epoch looks at weights.
+        """
+        if self.extended.chunked is not None:
+            self.extended.chunked.synchronize()
 
     @property
     def cluster_resolver(self):

@@ -1,0 +1,69 @@
+"""DeAR: an all-reduce in two halves, one behind the backward and one behind the forward pass."""
+
+import dataclasses
+import re
+
+from tf_sparse_strategy.communication import Communication, Dense
+
+
+@dataclasses.dataclass(frozen=True)
+class DeAR:
+    """Splits the sum of gradients into a reduce-scatter and, in the next step, an all-gather.
+
+    With P workers, worker r owns elements [r c, (r+1) c), c = ceil(n/P), of each variable of n elements.
+    In a step, bucket by bucket,
+
+        forward:    weights = all_gather(chunks)         of the first layers first, while they compute
+        backward:   g_r = reduce_scatter(gradients)      of the last layers first, while the others compute
+        update:     chunk_r, slots_r = optimizer(chunk_r, slots_r, g_r)
+
+    which moves the bytes of an all-reduce, 2N(P-1)/P per worker, but can hide half of them behind the
+    forward pass. Without `overlap`, a bucket's all-reduce can hide behind the backward pass alone.
+
+    The weights are gathered at the start of the next step. Until then the variables are behind, and reading
+    one raises an error: call `strategy.synchronize()` on all workers first. `fit`, `evaluate` and `predict`
+    do so wherever Keras or a callback looks: before validation, at the ends of epochs, at the end.
+
+    When not to use it: where the backward pass hides the all-reduce, there is nothing to gain; each end of
+    an epoch gathers weights and slots once more. Works with `communication="dense"`, optimizers of Keras 3
+    that treat each element by itself, and no moving averages (`use_ema`) or constraints of weights.
+
+    Args:
+      fusion: bytes of a bucket, at most; a larger variable has one of its own. Default 25 MiB, as in the
+        paper before tuning.
+      exclude: regular expressions; a variable whose path matches one is summed and updated as without
+        overlap. Default: the tables of `Embedding`, whose gradients are sparse.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR(fusion=4 << 20))
+
+    Source: Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained All-Reduce
+    Pipelining", ICDCS 2023, sections III and IV.
+    """
+
+    fusion: int = 25 << 20
+    exclude: tuple[str, ...] = (r"embeddings$",)
+
+    def __post_init__(self):
+        if isinstance(self.fusion, bool) or not isinstance(self.fusion, int) or self.fusion < 1:
+            raise ValueError(f"fusion={self.fusion!r} must be a number of bytes >= 1, e.g. 25 << 20.")
+        if isinstance(self.exclude, str):
+            raise ValueError(f"exclude={self.exclude!r} must be a list of patterns: [{self.exclude!r}].")
+        object.__setattr__(self, "exclude", tuple(self.exclude))
+
+    def excludes(self, path: str) -> bool:
+        """Whether the variable of this path is left to the ordinary sum."""
+        return any(re.search(pattern, path) for pattern in self.exclude)
+
+    def check_communication(self, communication: Communication) -> None:
+        """Raises ValueError where the scheme's sum cannot be split in two."""
+        if type(communication) is not Dense:
+            raise ValueError(
+                f"overlap={self!r} splits the all-reduce of communication='dense'; got {communication!r}. "
+                "What a sparse scheme sends little of, the all-gather of whole weights would send again. "
+                "Leave out overlap, or use communication='dense'."
+            )

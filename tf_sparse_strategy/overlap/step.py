@@ -1,0 +1,59 @@
+"""What the step under way in this thread has done to which variables, while it is traced or run."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+
+class Step(threading.local):
+    """Knows whether a step is under way, what it began with, and what it has updated."""
+
+    def __init__(self):
+        super().__init__()
+        self.running = False
+        self._begun: list[Any] = []
+        self._updated: list[Any] = []
+        self._graph = None
+
+    @contextlib.contextmanager
+    def under_way(self, updates: list[Any]) -> Iterator[None]:
+        """A step that began by gathering the weights of `updates`."""
+        self.running, self._begun, self._updated = True, list(updates), []
+        self._graph = tf.compat.v1.get_default_graph()
+        try:
+            yield
+        finally:
+            self.running, self._begun, self._updated, self._graph = False, [], [], None
+
+    def has_updated(self, update: Any) -> bool:
+        """Whether this step's update of these variables lies behind."""
+        return update in self._updated
+
+    def note_update(self, update: Any) -> None:
+        """From now on the variables of `update` are behind."""
+        self._updated.append(update)
+
+    def check_update(self, update: Any) -> None:
+        """Raises RuntimeError where `update` cannot take place in this step."""
+        if update not in self._begun:
+            raise RuntimeError(
+                "overlap=DeAR: the optimizer was not built when this step was traced, so that the step does "
+                "not gather its weights. Call optimizer.build(model.trainable_variables) before the first "
+                "strategy.run, and apply gradients within strategy.run only."
+            )
+        if self.has_updated(update) or self._in_loop():
+            raise RuntimeError(
+                "overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are "
+                "gathered when a run begins. Put the loop around strategy.run."
+            )
+
+    def _in_loop(self) -> bool:
+        graph = tf.compat.v1.get_default_graph()
+        while graph is not None and graph is not self._graph:
+            if "While" in type(graph).__name__:
+                return True
+            graph = getattr(graph, "outer_graph", None)
+        return False

@@ -1,0 +1,256 @@
+"""One optimizer's update, divided over the workers: chunks, their slots, and when what is gathered."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.overlap import chunks, clipping
+from tf_sparse_strategy.overlap.step import Step
+
+_WHOLE, _AHEAD, _CLOSED = range(3)  # all workers hold all; chunks are ahead; another optimizer took over
+
+
+class ChunkedUpdate:
+    """The variables of one optimizer, of each of which a worker updates its own chunk.
+
+    Either the variables hold what counts, and a chunk is cut from them before the next update; or the
+    chunks are ahead of them, after a step, until they are gathered. That is so on all workers alike.
+
+    Args:
+      number: of this update among the strategy's, from 1.
+      optimizer: of Keras 3, being built; its slots may be missing yet.
+      variables: those of its variables that are divided, in the order of the forward pass.
+      inner: an optimizer like `optimizer`, built on chunks of all its variables, empty for the others.
+      shards: these chunks, by `key` of the variable.
+      fusion: bytes of a bucket.
+      collectives: of this worker.
+      step: what the step under way has done.
+    """
+
+    def __init__(
+        self, number: int, optimizer: Any, variables: Sequence, inner: Any, shards: dict, fusion: int,
+        collectives: Collectives, step: Step,
+    ):  # fmt: skip
+        self.number, self.inner, self._optimizer = number, inner, weakref.ref(optimizer)
+        self._collectives, self._step, self._fusion = collectives, step, fusion
+        self._shards = shards
+        self._pairs = [(_tensorflows(v), _tensorflows(shards[key(v)])) for v in variables]
+        self._positions = {key(v): i for i, v in enumerate(variables)}
+        self._buckets = [b.positions for b in _plan(self._pairs, fusion).buckets]  # last layers first
+        self._slots = None
+        self._inner_variables = list(inner.variables)
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._state = plain_variable_class()(_WHOLE, dtype=tf.int32, trainable=False)
+        for whole, _ in self._pairs:
+            whole.owner = self
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; None once nobody holds it."""
+        return self._optimizer()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the optimizer has all its slots."""
+        return self._slots is not None or self.optimizer is not None and self.optimizer.built
+
+    # ---- in a step ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Gathers the weights, in the order of the forward pass, if chunks are ahead."""
+        self._find_slots()
+        ahead = tf.equal(self._state.read_value(), _AHEAD)
+        before = []
+        for number, positions in enumerate(reversed(self._buckets)):
+            pairs = [self._pairs[p] for p in reversed(positions)]
+            # One after the other: Horovod would join those that are ready at once.
+            with tf.control_dependencies(before):
+                before = [tf.cond(ahead, _gathering(pairs, self._collectives, number), _nothing)]
+
+    def update(self, gradients: Sequence, variables: Sequence, learning_rate: Any) -> None:
+        """Sums the workers' gradients and updates this worker's chunks.
+
+        Args:
+          gradients: of this worker, dense.
+          variables: of the gradients; some or all of those that are divided.
+          learning_rate: a scalar.
+        """
+        open_state = tf.debugging.assert_less(
+            self._state.read_value(), _CLOSED,
+            "overlap: another optimizer was built on these variables; this one no longer updates them.",
+        )  # fmt: skip
+        with tf.control_dependencies([] if open_state is None else [open_state]):
+            ahead = tf.equal(self._state.read_value(), _AHEAD)
+        tf.cond(ahead, _nothing, self._cut)
+        owned = self._reduce_scatter(gradients, variables)
+        owned = clipping.clip(self.optimizer, owned, self._collectives)
+        shards = [self._shards[key(v)] for v in variables]
+        self._decay(variables, shards, learning_rate)
+        self.inner._backend_update_step(owned, shards, learning_rate)
+        self._state.assign(_AHEAD)
+        self._step.note_update(self)
+
+    def divides(self, variable: Any) -> bool:
+        """Whether `variable` is among the divided ones."""
+        return key(variable) in self._positions
+
+    def _reduce_scatter(self, gradients, variables):
+        """This worker's chunk of each gradient's sum, in order."""
+        place = {self._positions[key(v)]: i for i, v in enumerate(variables)}
+        owned = [None] * len(gradients)
+        for number, positions in enumerate(self._buckets):
+            present = [p for p in positions if p in place]
+            if not present:
+                continue
+            packed = [
+                tf.cast(gradients[place[p]], self._pairs[p][0].dtype) for p in present
+            ]
+            workers = self._collectives.topology.num_workers
+            summed = self._collectives.reduce_scatter(
+                chunks.pack(packed, workers), purpose=f"gradients_{number}"
+            )
+            sizes = [self._pairs[p][1].shape[0] for p in present]
+            for p, part in zip(present, tf.split(summed, sizes), strict=True):
+                owned[place[p]] = part
+        return owned
+
+    def _decay(self, variables, shards, learning_rate):
+        """As Keras's `_apply_weight_decay`; which variables decay is decided by their own names."""
+        if self.optimizer.weight_decay is None:
+            return
+        for variable, shard in zip(variables, shards, strict=True):
+            if self.optimizer._use_weight_decay(_tensorflows(variable)):
+                local = _tensorflows(shard).values[0]
+                rate, decay = (
+                    tf.cast(x, local.dtype) for x in (learning_rate, self.optimizer.weight_decay)
+                )
+                local.assign_sub(local * decay * rate)
+
+    # ---- between chunks and wholes --------------------------------------------------------------
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the chunks are ahead of the variables; the same on all workers."""
+        with tf.init_scope():
+            return int(self._state.numpy()) == _AHEAD
+
+    def synchronize(self) -> None:
+        """Gathers weights and slots if chunks are ahead. Eager, collective."""
+        if not self.is_ahead:
+            return
+        pairs = self._pairs + self._slots
+        for bucket in _plan(pairs, self._fusion).buckets:
+            _gathering([pairs[p] for p in bucket.positions], self._collectives, "all")()
+        self._state.assign(_WHOLE)
+
+    def close(self) -> None:
+        """Leaves the variables to another optimizer.
+
+        Raises:
+          RuntimeError: the chunks are ahead.
+        """
+        self.check_write(self._pairs[0][0].name)
+        self._state.assign(_CLOSED)
+
+    def _cut(self):
+        rank, workers = self._collectives.topology.rank, self._collectives.topology.num_workers
+        for whole, shard in self._pairs + self._slots:
+            shard.values[0].assign(chunks.own(whole.values[0].read_value(), workers, rank))
+        for whole, copy in self._copied:
+            copy.values[0].assign(whole.values[0].read_value())
+        return tf.zeros([])
+
+    def _find_slots(self):
+        """Pairs each slot of the optimizer with the inner one's; once, when all have been made."""
+        if self._slots is not None:
+            return
+        mine = [v for v in self.optimizer.variables if not _is_setting(self.optimizer, v)]
+        inner = [v for v in self._inner_variables if not _is_setting(self.inner, v)]
+        if len(mine) != len(inner):
+            raise ValueError(
+                f"overlap: {type(self.optimizer).__name__} has {len(mine)} slots, but one made by from_config"
+                f"(get_config()) has {len(inner)}. Let its get_config return all that its constructor takes."
+            )
+        own_to_worker = {id(v) for v in getattr(self.optimizer, "_accumulated_gradients", ())}
+        slots, copied = [], []
+        for whole, part in zip(mine, inner, strict=True):
+            if id(whole) in own_to_worker or 0 in part.shape:
+                continue
+            kind = slots if len(part.shape) == 1 else copied
+            kind.append((_tensorflows(whole), _tensorflows(part)))
+        self._slots, self._copied = slots, copied
+        for whole, _ in slots:
+            whole.owner = self
+        self.inner._iterations = self.optimizer._iterations
+
+    # ---- readers and writers --------------------------------------------------------------------
+
+    def check_read(self, name: str) -> None:
+        """Raises RuntimeError where the variable's value is not the newest."""
+        if self._step.running:
+            if self._step.has_updated(self):
+                raise RuntimeError(
+                    f"the variable {name!r} is read after its update in the same step; with overlap=DeAR the "
+                    "new value is on no worker before the next step. Read it before, or leave out overlap."
+                )
+        elif tf.executing_eagerly() and self.is_ahead:
+            raise RuntimeError(
+                f"the variable {name!r} is behind: with overlap=DeAR each worker holds the newest values of "
+                "its own chunk only. Call strategy.synchronize() on all workers first; not on one alone, "
+                "which would wait for the others."
+            )
+
+    def check_write(self, name: str) -> None:
+        """Raises RuntimeError where the next step would not see what is written."""
+        if self._step.running:
+            raise RuntimeError(
+                f"the variable {name!r} is assigned to within a step; with overlap=DeAR the next step takes "
+                "its value from the workers' chunks. Assign to it between steps, after "
+                "strategy.synchronize(), or leave out overlap."
+            )
+        self.check_read(name)
+
+
+def key(variable: Any) -> int:
+    """What tells a variable from others, be it Keras's or the TensorFlow variable inside."""
+    return id(_tensorflows(variable))
+
+
+def _tensorflows(variable):
+    return getattr(variable, "_value", variable)
+
+
+def _is_setting(optimizer, variable):
+    return variable is optimizer._iterations or variable is optimizer._learning_rate
+
+
+def _plan(pairs, max_bytes):
+    specs = [
+        TensorSpec(i, tuple(whole.shape), whole.dtype.name, whole.dtype.size)
+        for i, (whole, _) in enumerate(pairs)
+    ]
+    return BucketPlan.build(specs, max_bytes)
+
+
+def _nothing():
+    return tf.zeros([])
+
+
+def _gathering(pairs, collectives, number):
+    """A function that gives the first of each pair what all workers hold in the second."""
+
+    def gather():
+        parts = [shard.values[0].read_value() for _, shard in pairs]
+        gathered = collectives.all_gather(tf.concat(parts, axis=0), purpose=f"weights_{number}")
+        rows = tf.reshape(gathered, [collectives.topology.num_workers, -1])
+        columns = tf.split(rows, [part.shape[0] for part in parts], axis=1)
+        for (whole, _), column in zip(pairs, columns, strict=True):
+            whole.values[0].assign(chunks.whole(column, whole.shape))
+        return tf.zeros([])
+
+    return gather

@@ -1,0 +1,204 @@
+"""All updates of one strategy that are divided over the workers."""
+
+import contextlib
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.embedding import separable, slices
+from tf_sparse_strategy.overlap.dear import DeAR
+from tf_sparse_strategy.overlap.step import Step
+from tf_sparse_strategy.overlap.update import ChunkedUpdate, key
+
+
+class ChunkedUpdates:
+    """Makes a `ChunkedUpdate` of each optimizer that is built, and has all of them gather in a step.
+
+    Args:
+      overlap: what the user asked for.
+      collectives: of this worker, one of several.
+    """
+
+    def __init__(self, overlap: DeAR, collectives: Collectives):
+        self.overlap = overlap
+        self.step = Step()
+        self._collectives = collectives
+        self._updates: list[ChunkedUpdate] = []
+        self._made = 0  # updates so far, closed ones included
+        self._local = threading.local()
+        with tf.init_scope(), tf.device("CPU:0"):
+            # The number of the last update that has run: functions that were traced before it was made
+            # do not gather its weights.
+            self._last = plain_variable_class()(0, dtype=tf.int32, trainable=False)
+
+    def of(self, optimizer: Any) -> ChunkedUpdate | None:
+        """The divided update of `optimizer`, or None."""
+        return next((u for u in self._updates if u.optimizer is optimizer), None)
+
+    def is_inner(self, optimizer: Any) -> bool:
+        """Whether `optimizer` is one of ours, which updates chunks."""
+        return any(u.inner is optimizer for u in self._updates)
+
+    # ---- making ---------------------------------------------------------------------------------
+
+    def add(self, optimizer: Any, variables: list) -> None:
+        """Divides the update of an optimizer that is being built.
+
+        Raises:
+          ValueError: the optimizer, or a variable, needs more than each element by itself.
+          RuntimeError: a step is being traced.
+        """
+        if getattr(self._local, "making", False) or hasattr(optimizer, "inner_optimizer"):
+            return
+        self._check(optimizer)
+        divided = [v for v in variables if self._is_divided(v)]
+        if not divided:
+            return
+        if self.step.running or not tf.executing_eagerly():
+            raise RuntimeError(
+                f"overlap={self.overlap!r}: {type(optimizer).__name__} is built within a step, which began "
+                "without gathering its weights. Call optimizer.build(model.trainable_variables) before the "
+                "first step."
+            )
+        for variable in divided:
+            self._check_variable(variable)
+        self._forget()
+        self._take_over(divided)
+        inner, shards = self._make_inner(optimizer, variables, divided)
+        self._made += 1
+        update = ChunkedUpdate(
+            self._made, optimizer, divided, inner, shards, self.overlap.fusion, self._collectives, self.step
+        )
+        self._updates.append(update)
+
+    def refuse_tf_keras(self) -> None:
+        """Raises NotImplementedError."""
+        raise NotImplementedError(
+            f"overlap={self.overlap!r} needs an optimizer of Keras 3; this gradient comes from tf_keras. "
+            "Leave out overlap."
+        )
+
+    def _check(self, optimizer):
+        reason = separable.refused_optimizer(optimizer)
+        if reason is not None:
+            raise ValueError(
+                f"overlap={self.overlap!r} cannot divide the update of {type(optimizer).__name__}: {reason}, "
+                "and a worker updates only chunks. Use SGD, Adam or AdamW, or leave out overlap."
+            )
+        if optimizer.use_ema:
+            raise ValueError(
+                f"overlap={self.overlap!r} and use_ema=True: the average would be taken of weights that are "
+                "behind. Leave out one of them."
+            )
+
+    def _is_divided(self, variable):
+        return (
+            slices.of(variable) is None
+            and tf.as_dtype(variable.dtype).is_floating
+            and not getattr(variable, "overwrite_with_gradient", False)
+            and 0 not in variable.shape
+            and hasattr(getattr(variable, "_value", variable), "owner")
+            and not self.overlap.excludes(getattr(variable, "path", variable.name))
+        )
+
+    def _check_variable(self, variable):
+        if getattr(variable, "constraint", None) is not None:
+            raise ValueError(
+                f"overlap={self.overlap!r}: the variable {variable.name!r} has the constraint "
+                f"{type(variable.constraint).__name__}, which is applied to whole weights after the update. "
+                "Leave out the constraint, or name the variable in exclude=[...]."
+            )
+
+    def _forget(self):
+        """Forgets optimizers that are gone: each would cost every function traced from now on.
+
+        It does not matter that garbage is collected at different times: nothing is gathered for them.
+        """
+        gc.collect()
+        self._updates = [u for u in self._updates if u.optimizer is not None or u.is_ahead]
+
+    def _take_over(self, variables):
+        """From an optimizer that was built on the same variables before."""
+        taken = {getattr(v, "_value", v).owner for v in variables} - {None}
+        for update in [u for u in self._updates if u in taken]:
+            update.close()
+            self._updates.remove(update)
+
+    def _make_inner(self, optimizer, variables, divided):
+        """(an optimizer like this one on chunks of all variables, the chunks by variable)."""
+        workers = self._collectives.topology.num_workers
+        chosen = {key(v) for v in divided}
+        strategy = optimizer._distribution_strategy
+        config = {**optimizer.get_config(), "learning_rate": 0.0}  # each update is told the rate
+        self._local.making = True
+        try:
+            with strategy.scope(), strategy.extended.alone():
+                shards = {}
+                for variable in variables:
+                    elements = -(-variable.shape.num_elements() // workers)
+                    shards[key(variable)] = tf.Variable(
+                        tf.zeros([elements if key(variable) in chosen else 0], variable.dtype),
+                        trainable=False,
+                        name="chunk",
+                    )
+                inner = type(optimizer).from_config(config)
+                inner.build(list(shards.values()))
+        finally:
+            self._local.making = False
+        return inner, shards
+
+    # ---- a step ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def step_under_way(self) -> Iterator[None]:
+        """A step of this worker: begins by gathering the weights if chunks are ahead of them."""
+        updates = [u for u in self._updates if u.is_ready]
+        known = tf.debugging.assert_less_equal(
+            self._last.read_value(), max((u.number for u in updates), default=0),
+            "overlap=DeAR: this function was traced before the optimizer was built, and does not gather its "
+            "weights. Call strategy.synchronize() on all workers before it.",
+        )  # fmt: skip
+        with tf.control_dependencies([] if known is None else [known]):
+            for update in updates:
+                update.begin()
+        with self.step.under_way(updates):
+            yield
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, optimizer: Any, pairs: list, learning_rate: Any) -> list:
+        """Updates what is divided of an optimizer's `[(gradient, variable), …]`; returns the other pairs.
+
+        Raises:
+          ValueError: a divided variable's gradient is sparse, or both kinds are clipped by one norm.
+        """
+        update = self.of(optimizer)
+        others = [pair for pair in pairs if not update.divides(pair[1])]
+        mine = [pair for pair in pairs if update.divides(pair[1])]
+        for gradient, variable in mine:
+            if isinstance(gradient, tf.IndexedSlices):
+                raise ValueError(
+                    f"overlap={self.overlap!r}: the gradient of {variable.name!r} is a tf.IndexedSlices. "
+                    "Name the variable in exclude=[...], so that it is summed and updated as before."
+                )
+        if others and mine and optimizer.global_clipnorm:
+            raise ValueError(
+                f"overlap={self.overlap!r} and global_clipnorm: some variables are excluded, and one norm of "
+                "both kinds is not taken. Use clipnorm, or leave out overlap."
+            )
+        if mine:
+            self.step.check_update(update)
+            gradients, variables = zip(*mine, strict=True)
+            update.update(gradients, variables, learning_rate)
+            self._last.assign(tf.maximum(self._last.read_value(), update.number))
+        return others
+
+    def synchronize(self) -> None:
+        """Gathers weights and slots wherever chunks are ahead. Eager, collective."""
+        for update in self._updates:
+            update.synchronize()
+        self._last.assign(0)

@@ -1,0 +1,33 @@
+"""Variables that may be behind: the newest values are in the workers' chunks."""
+
+from typing import Any
+
+
+def variable_class(mirrored: type) -> type:
+    """The class of variables of which workers may own chunks.
+
+    Args:
+      mirrored: TensorFlow's class of variables that all workers hold.
+    """
+
+    class ChunkedVariable(mirrored):
+        """Refuses to be read or written while it is behind; all its readers come by `_get_replica`."""
+
+        owner: Any = None  # the ChunkedUpdate that updates it, if any
+
+        def _get_replica(self, replica_id):
+            if self.owner is not None:
+                self.owner.check_read(self.name)
+            return super()._get_replica(replica_id)
+
+        def _update(self, update_fn, value, **kwargs):
+            if self.owner is not None:
+                self.owner.check_write(self.name)
+            return super()._update(update_fn, value, **kwargs)
+
+        def _gather_saveables_for_checkpoint(self):
+            if self.owner is not None:
+                self.owner.check_write(self.name)
+            return super()._gather_saveables_for_checkpoint()
+
+    return ChunkedVariable
