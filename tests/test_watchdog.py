@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import pathlib
 import socket
 import subprocess
@@ -152,6 +153,35 @@ def test_a_thread_that_stands_in_a_library():
     end.set()
     thread.join()
     assert line.startswith(f"{__file__}:") and " in wait: " in line
+
+
+COLLECTIONS = """
+import faulthandler, gc, threading
+from tf_sparse_strategy.watchdog import source_line
+
+faulthandler.dump_traceback_later(60, exit=True)
+end = threading.Event()
+for _ in range(20):
+    threading.Thread(target=end.wait, daemon=True).start()
+gc.disable()
+for step in range(200):
+    local = threading.local()
+    cycle = [local]
+    cycle.append(cycle)
+    del local, cycle
+    gc.set_threshold(gc.get_count()[0] + step % 20)
+    gc.enable()
+    source_line.frames()
+    gc.collect()
+    gc.disable()
+"""
+
+
+def test_collections_while_frames_are_looked_at():
+    """With sys._current_frames itself CPython 3.11 stands still."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", COLLECTIONS]
+    assert subprocess.run(command, env=environment, check=False, timeout=200).returncode == 0
 
 
 def test_the_line_of_an_error():

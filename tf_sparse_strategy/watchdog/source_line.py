@@ -1,5 +1,6 @@
 """Where threads are: the line of the user's program, and whether in TensorFlow's runtime."""
 
+import gc
 import linecache
 import pathlib
 import sys
@@ -12,6 +13,8 @@ from types import FrameType
 _PACKAGE = str(pathlib.Path(__file__).absolute().parent.parent)  # as in the code's file names
 _TENSORFLOWS_CALLS = "tensorflow/python/eager/execute.py"
 _LIBRARIES = (_PACKAGE, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
+
+_without_collections = threading.Lock()  # or one thread would switch them on for another
 
 
 def _is_of_a_library(filename: str) -> bool:
@@ -47,9 +50,25 @@ def users_line(calls: Iterable[tuple[FrameType, int]]) -> str:
     return f"{code.co_filename}:{outermost[1]}{function}: {text}"
 
 
+def frames() -> dict[int, FrameType]:
+    """Where each thread is.
+
+    CPython (until 3.12) holds a lock while it makes these frames. A garbage collection that begins then
+    and frees a `threading.local` wants the same lock: the process stands still for ever.
+    """
+    with _without_collections:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
+
+
 def main_thread_frame() -> FrameType | None:
     """Where the main thread is."""
-    return sys._current_frames().get(threading.main_thread().ident)
+    return frames().get(threading.main_thread().ident)
 
 
 def main_thread_line() -> str:
@@ -64,5 +83,6 @@ def error_line(error: BaseException) -> str:
 
 def runs_graph_function() -> bool:
     """Whether some thread is within a call of a `tf.function`'s graph."""
-    frames = sys._current_frames().values()
-    return any(frame.f_code.co_filename.endswith(_TENSORFLOWS_CALLS) for frame in frames)
+    return any(
+        frame.f_code.co_filename.endswith(_TENSORFLOWS_CALLS) for frame in frames().values()
+    )
