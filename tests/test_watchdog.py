@@ -163,6 +163,7 @@ faulthandler.dump_traceback_later(60, exit=True)
 end = threading.Event()
 for _ in range(20):
     threading.Thread(target=end.wait, daemon=True).start()
+gc.freeze()  # TensorFlow's objects need not be looked at each time
 gc.disable()
 for step in range(200):
     local = threading.local()
