@@ -53,7 +53,7 @@ def users_line(calls: Iterable[tuple[FrameType, int]]) -> str:
 def frames() -> dict[int, FrameType]:
     """Where each thread is.
 
-    CPython (until 3.12) holds a lock while it makes these frames. A garbage collection that begins then
+    CPython (3.11) holds a lock while it makes these frames. A garbage collection that begins then
     and frees a `threading.local` wants the same lock: the process stands still for ever.
     """
     with _without_collections:
