@@ -227,6 +227,18 @@ def test_a_flipped_bit_in_memory_is_read_again(pattern, shm, tmp_path):
     assert native.verify(cache.memory.path) == 0
 
 
+def test_a_damaged_copy_is_not_taken_for_a_damaged_original(pattern, shm, tmp_path):
+    """Where records begin is read from the copy: the length of one of them is damaged there."""
+    local = tmp_path / "local"
+    help_.cache(pattern, shm, local, memory=0)
+    for index in (local / "index").iterdir():
+        index.unlink()
+    for copy in local_level.copies_in(local):
+        flip(copy, 3)
+    cache = help_.cache(pattern, shm, local, memory=0)
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+
+
 @pytest.mark.parametrize("header", [True, False])
 def test_a_damaged_store_is_made_anew(pattern, shm, header):
     cache = help_.cache(pattern, shm)
@@ -274,11 +286,12 @@ def test_a_damaged_original_is_named(pattern, shm, tmp_path):
         help_.numbers_of(cache.dataset(16, epochs=1))
 
 
+@pytest.mark.parametrize("more", [b"", b"more"])
 @pytest.mark.parametrize("local", [False, True])
-def test_an_original_that_changes_meanwhile_is_named(tmp_path, shm, local):
+def test_an_original_that_changes_meanwhile_is_named(tmp_path, shm, local, more):
     source = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
     path = pathlib.Path(source.files[3].path)
-    path.write_bytes(path.read_bytes() + b"more")
+    path.write_bytes(path.read_bytes() + more)
     cache = datacache.DataCache(
         source, help_.decode_image, tmp_path / "local" if local else None, memory_dir=str(shm)
     )

@@ -278,7 +278,7 @@ void Store::PutOne(int64_t id, const std::vector<Piece>& pieces, int64_t replace
   }
   checked_[id] = false;
   if (!Write(id, slot, fresh, pieces)) {
-    full_ = true;  // tmpfs has no room although the budget has
+    full_ = without_room_ = true;  // tmpfs has none although the budget has
     ++rejected_;
     return;
   }

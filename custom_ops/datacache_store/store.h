@@ -71,6 +71,9 @@ class Store {
   Stats stats() const;
   int64_t samples() const { return samples_; }
   int64_t payload_bytes() const { return payload_bytes_; }
+  // Damaged samples that this process met, and whether the file system had no room for one.
+  int64_t damaged() const { return corrupt_; }
+  bool without_room() const { return without_room_; }
 
  private:
   struct Header;
@@ -78,8 +81,8 @@ class Store {
   class WriterLock;
   Store() = default;
   Record* RecordAt(int64_t slot) const;
-  // The slot of a sample, -1 where absent.
   uint64_t Used() const;
+  // The slot of a sample, -1 where absent.
   int64_t SlotOf(int64_t id) const;
   bool IsWhole(int64_t id, int64_t slot) const;
   // Writes a slot; false when there is no room.
@@ -95,6 +98,7 @@ class Store {
   std::unique_ptr<std::atomic<bool>[]> checked_;
   std::atomic<bool> full_{false};
   std::atomic<int64_t> hits_{0}, misses_{0}, bytes_read_{0}, put_{0}, rejected_{0}, corrupt_{0};
+  std::atomic<bool> without_room_{false};
 };
 
 }  // namespace datacache

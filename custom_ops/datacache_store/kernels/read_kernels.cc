@@ -130,7 +130,8 @@ class SourceFile {
     for (int attempt = 0; attempt < 2; ++attempt) {
       TF_RETURN_IF_ERROR(ReadOriginal(file.get(), offset, length + more, data));
       if (static_cast<int64_t>(data->size()) == length && (!record || Unframe(data))) {
-        return absl::OkStatus();
+        // A record has its crc; a file of the same length may be another one.
+        return record || StampOf(original_) == static_cast<int64_t>(stamp_) ? absl::OkStatus() : Changed();
       }
       LOG(WARNING) << "datacache: damaged data at byte " << offset << " of " << original_ << ", "
                    << (attempt == 0 ? "reading it again" : "twice");
@@ -159,8 +160,7 @@ class SourceFile {
       written = writer.Append(data.data(), data.size());
     }
     if (written && StampOf(original_) != static_cast<int64_t>(stamp_)) {
-      return errors::DataLoss(original_, " was changed after it had been listed. Make a new DataCache, which "
-                                         "lists the files anew and begins another store.");
+      return Changed();
     }
     if (written && writer.Finish(stamp_)) {
       ++Counters().copies;
@@ -175,6 +175,11 @@ class SourceFile {
   }
 
  private:
+  absl::Status Changed() const {
+    return errors::DataLoss(original_, " was changed after it had been listed. Make a new DataCache, which "
+                                       "lists the files anew and begins another store.");
+  }
+
   CopyState ReadCopy(int64_t offset, int64_t length, bool record, std::string* data) {
     CopyState state = datacache::ReadCopy(copy_, stamp_, offset, record ? length : -1, data);
     const int64_t bytes = data->size();
@@ -250,35 +255,53 @@ class RecordIndexOp : public OpKernel {
     const std::string original = context->input(0).scalar<tstring>()();
     const std::string copy = context->input(1).scalar<tstring>()();
     const uint64_t stamp = static_cast<uint64_t>(context->input(2).scalar<int64_t>()());
-    std::string data;
-    if (!copy.empty() && datacache::ReadCopy(copy, stamp, 0, 0, &data) != CopyState::kGood) {
+    const auto copied = [&] {
+      std::string nothing;
+      return !copy.empty() && datacache::ReadCopy(copy, stamp, 0, 0, &nothing) == CopyState::kGood;
+    };
+    const auto renew = [&] {
       unlink(copy.c_str());
-      OP_REQUIRES_OK(context, FileOf(context).Renew());
-    }
+      return FileOf(context).Renew();
+    };
+    if (!copy.empty() && !copied()) OP_REQUIRES_OK(context, renew());
     uint64_t size;
     OP_REQUIRES_OK(context, Env::Default()->GetFileSize(original, &size));
-    const bool local = !copy.empty() && datacache::ReadCopy(copy, stamp, 0, 0, &data) == CopyState::kGood;
+    std::vector<int64_t> offsets;
+    absl::Status status = Index(copied() ? copy : original, original, size, &offsets);
+    if (absl::IsDataLoss(status) && copied()) {  // which of the two is damaged?
+      OP_REQUIRES_OK(context, renew());
+      status = Index(copied() ? copy : original, original, size, &offsets);
+    }
+    OP_REQUIRES_OK(context, status);
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(offsets.size())}, &output));
+    std::copy(offsets.begin(), offsets.end(), output->flat<int64_t>().data());
+  }
+
+ private:
+  // Where the records of the first `size` bytes of `path` begin, and where the last one ends.
+  static absl::Status Index(const std::string& path, const std::string& original, uint64_t size,
+                            std::vector<int64_t>* offsets) {
     std::unique_ptr<RandomAccessFile> file;
-    OP_REQUIRES_OK(context, Env::Default()->NewRandomAccessFile(local ? copy : original, &file));
-    std::vector<int64_t> offsets = {0};
+    TF_RETURN_IF_ERROR(Env::Default()->NewRandomAccessFile(path, &file));
+    *offsets = {0};
     std::string window;
     uint64_t at = 0, window_begin = 0;
     while (at < size) {
       if (at < window_begin || at + 12 > window_begin + window.size()) {
         window_begin = at;
-        OP_REQUIRES_OK(context, ReadOriginal(file.get(), at, std::min<uint64_t>(size - at, 1 << 20), &window));
+        TF_RETURN_IF_ERROR(ReadOriginal(file.get(), at, std::min<uint64_t>(size - at, 1 << 20), &window));
       }
       const absl::string_view rest = absl::string_view(window).substr(at - window_begin);
       const uint64_t end = HasHeader(rest) ? at + kFraming + Decode(rest.data(), 8) : size + 1;
-      OP_REQUIRES(context, end > at && end <= size,
-                  errors::DataLoss(original, " has no TFRecord at byte ", at,
-                                   ": it is damaged, compressed, or no TFRecord file."));
-      offsets.push_back(end);
+      if (end <= at || end > size) {
+        return errors::DataLoss(original, " has no TFRecord at byte ", at,
+                                ": it is damaged, compressed, or no TFRecord file.");
+      }
+      offsets->push_back(end);
       at = end;
     }
-    Tensor* output = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(offsets.size())}, &output));
-    std::copy(offsets.begin(), offsets.end(), output->flat<int64_t>().data());
+    return absl::OkStatus();
   }
 };
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -130,11 +131,17 @@ class GatherOp : public StoreOp {
     const int64_t block = 1 + (int64_t{1} << 19) / (1 + rows.payload_bytes());
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         batch, thread::ThreadPool::SchedulingParams::Fixed(block), copy);
+    const int64_t damaged = store->damaged();
+    if (damaged > logged_.exchange(damaged)) {
+      LOG(WARNING) << "datacache: damaged samples in " << path_ << ", " << damaged
+                   << " until now; they are read and decoded again";
+    }
   }
 
  private:
   std::vector<TensorShape> shapes_;
   DataTypeVector types_;
+  std::atomic<int64_t> logged_{0};
 };
 
 class PutOp : public StoreOp {
@@ -164,6 +171,10 @@ class PutOp : public StoreOp {
     for (int64_t row = 0; row < batch; ++row) pieces.push_back(rows.Row(row));
     store->Put({ids.data(), ids.data() + batch}, pieces,
                {replaced.data(), replaced.data() + replaced.size()});
+    if (store->without_room()) {
+      LOG_FIRST_N(WARNING, 1) << "datacache: no room for more samples at " << path_
+                              << " although the limit is not reached; they are read and decoded each time";
+    }
   }
 };
 
