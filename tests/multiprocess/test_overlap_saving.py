@@ -1,0 +1,142 @@
+"""DeAR with files, callbacks and embedding tables: what others see is whole."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+
+import tf_sparse_strategy as tss
+from tests.multiprocess import embedding_models, oracle
+from tests.multiprocess.overlap_runs import FUSION, adam, pair, shared_layers, trained
+from tests.multiprocess.saving_models import assert_same_state, interruption, state
+
+
+@pytest.fixture(scope="module")
+def strategies(comm):
+    """(without overlap, with)."""
+    return pair()
+
+
+def built(scope, seed=1):
+    keras.utils.set_random_seed(seed)
+    with scope():
+        # No dropout: a backup of Keras's does not hold its generator.
+        model = oracle.mlp(keras, keras.layers.BatchNormalization())
+        # Eagerly: tracing would take longer than all these tests do.
+        model.compile(adam(), "mse", run_eagerly=True)
+    return model
+
+
+def fit(model, epochs, **kwargs):
+    return model.fit(*DATA, batch_size=8, epochs=epochs, verbose=0, shuffle=False, **kwargs)
+
+
+ROWS = 26
+DATA = (np.linspace(-1, 1, ROWS * 6, dtype="float32").reshape(ROWS, 6), np.linspace(1, 0, ROWS)[:, None])
+
+
+def test_backup_and_resume(comm, strategies, shared_tmp, monkeypatch, tmp_path):
+    """A run that is interrupted and resumed by another model = one without interruption or overlap."""
+    monkeypatch.chdir(tmp_path)
+    reference = built(strategies[0].scope)
+    fit(reference, 3)
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(shared_tmp / "backup"))
+
+    interrupted = built(strategies[1].scope)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        fit(interrupted, 3, callbacks=[backup(), interruption(keras, at_epoch=2)])
+    resumed = built(strategies[1].scope, seed=7)
+    assert fit(resumed, 3, callbacks=[backup()]).epoch == [2]
+    if comm.topology.num_workers == 2:
+        assert_same_state(state(resumed), state(reference))
+
+
+def test_files_load_with_and_without_overlap(comm, strategies, shared_tmp):
+    """Saved under either, loaded by plain Keras and under the other, where training goes on alike."""
+    states = []
+    for number, strategy in enumerate(strategies):
+        model = built(strategy.scope)
+        fit(model, 1)
+        path = str(shared_tmp / f"{number}.keras")
+        model.save(path)
+        saved = state(model)
+        comm.barrier()
+        alone = keras.saving.load_model(path) if comm.topology.rank == 0 else None
+        if alone is not None:
+            assert_same_state(state(alone), saved)
+        comm.barrier()
+        with strategies[1 - number].scope():
+            other = keras.saving.load_model(path)
+        assert_same_state(state(other), saved)
+        fit(other, 1)
+        states.append(state(other))
+    if comm.topology.num_workers == 2:
+        assert_same_state(*states)
+
+
+def test_callbacks_that_look_at_weights(comm, strategies, shared_tmp):
+    """Best weights kept by callbacks, and weights set by one between epochs."""
+    seen = []
+
+    def callbacks():
+        def halve(epoch, logs):
+            weights = model_of.model.get_weights()
+            seen.append(weights[0].sum())
+            model_of.model.set_weights([w / 2 for w in weights])
+
+        model_of = keras.callbacks.LambdaCallback(on_epoch_end=halve)
+        best = keras.callbacks.EarlyStopping("val_loss", patience=0, mode="max", restore_best_weights=True)
+        path = os.path.join(shared_tmp, f"{len(seen)}.weights.h5")
+        kept = keras.callbacks.ModelCheckpoint(path, save_best_only=True, save_weights_only=True)
+        return [model_of, best, kept]
+
+    without, with_overlap = (
+        trained(s, adam, shared_layers, epochs=4, callbacks=callbacks()) for s in strategies
+    )
+    if comm.topology.num_workers == 2:
+        for name, value in without.items():
+            np.testing.assert_array_equal(with_overlap[name], value, err_msg=name)
+    assert len(seen) % 2 == 0 and len(set(seen)) > 2
+
+
+def tables(keras, whole=keras.layers.Embedding):
+    inputs = keras.Input((3,), dtype="int32")
+    both = [whole(13, 5)(inputs), tss.layers.ShardedEmbedding(13, 4)(inputs)]
+    hidden = keras.layers.Flatten()(keras.layers.Concatenate()(both))
+    hidden = keras.layers.Dense(3, activation="tanh")(hidden)
+    return embedding_models.start(keras.Model(inputs, keras.layers.Dense(1)(hidden)), 1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"clipnorm": 0.05}], ids=["plain", "clipnorm"])
+def test_tables_keep_their_path(comm, strategies, settings):
+    """Sparse gradients, and tables that are divided by columns already."""
+    states = []
+    for strategy in strategies:
+        with strategy.scope():
+            model = tables(keras)
+            model.compile(adam(**settings), "mse")
+        model.fit(embedding_models.dataset(16), epochs=2, verbose=0)
+        states.append(state(model))
+    for with_overlap, without in zip(states[1], states[0], strict=True):
+        np.testing.assert_allclose(with_overlap, without, rtol=1e-6, atol=1e-6)
+
+
+def test_a_sparse_gradient_is_refused(partners):
+    strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR(FUSION, exclude=[]))
+    with strategy.scope():
+        model = tables(keras)
+        model.compile(adam(), "mse")
+    with pytest.raises(ValueError, match=r"IndexedSlices.*exclude=\["):
+        model.fit(embedding_models.dataset(16), epochs=1, verbose=0)
+
+
+def test_tf_keras_is_refused(partners, strategies):
+    tf_keras = pytest.importorskip("tf_keras")
+    with strategies[1].scope():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(6,))])
+        model.compile("sgd", "mse")
+    with pytest.raises(NotImplementedError, match="optimizer of Keras 3"):
+        model.fit(*DATA, batch_size=8, verbose=0)

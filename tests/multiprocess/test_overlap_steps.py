@@ -1,0 +1,153 @@
+"""DeAR in custom loops: what a step sends, who may look at weights when, and which updates are refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import oracle
+from tests.multiprocess.overlap_runs import adam, built, custom_step, pair
+
+
+@pytest.fixture(scope="module")
+def strategies(comm):
+    """(without overlap, with)."""
+    return pair()
+
+
+def test_a_step_gathers_and_scatters(partners, strategies):
+    """Every bucket is reduced and gathered once; no gradient is all-reduced."""
+    strategy = strategies[1]
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        optimizer = adam()
+        optimizer.build(model.trainable_variables)
+    step = custom_step(strategy, model, optimizer)
+    step(tf.ones([2, oracle.FEATURES]))
+    graph = step.get_concrete_function(tf.ones([2, oracle.FEATURES])).graph
+    kinds = [op.type for op in graph.get_operations()]
+    [update] = [u for u in strategy.extended.chunked._updates if u.optimizer is optimizer]
+    assert len(update._buckets) > 1
+    assert kinds.count("HorovodAlltoall") == len(update._buckets)
+    assert "HorovodAllreduce" not in kinds
+    inner = [n.op for f in graph.as_graph_def().library.function for n in f.node_def]
+    assert inner.count("HorovodAllgather") >= len(update._buckets)
+
+
+def test_reading_what_is_behind(comm, partners, strategies):
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    step = custom_step(strategy, model, optimizer)
+    step(tf.ones([2, oracle.FEATURES]))
+    slot = optimizer.variables[-1]
+    for look in (
+        model.get_weights,  # also on one worker alone: it does not wait for the others
+        lambda: model(tf.ones([2, oracle.FEATURES])),
+        slot.numpy,
+        lambda: model.set_weights(model.get_weights()),
+        lambda: model.trainable_variables[0].assign_add(tf.ones([oracle.FEATURES, 8])),
+        lambda: tf.train.Checkpoint(model=model).write("unused"),
+    ):
+        if comm.topology.rank == 0:
+            with pytest.raises(RuntimeError, match=r"strategy.synchronize\(\)"):
+                look()
+    strategy.synchronize()
+    oracle.assert_identical(comm, np.concatenate([w.ravel() for w in model.get_weights()]))
+    assert np.any(slot.numpy())
+
+
+def test_what_is_assigned_between_steps_counts(strategies, partners):
+    """Weights and slots that are loaded, restored or set after `synchronize` are where training goes on."""
+    results = []
+    for strategy in strategies:
+        model, optimizer = built(strategy)
+        step = custom_step(strategy, model, optimizer)
+        for _ in range(2):
+            step(tf.ones([2, oracle.FEATURES]))
+        strategy.synchronize()
+        oracle.start(model, seed=9)
+        optimizer.variables[-1].assign([3.0])
+        step(tf.ones([2, oracle.FEATURES]))
+        step(tf.ones([2, oracle.FEATURES]))
+        strategy.synchronize()
+        results.append([*model.get_weights(), optimizer.variables[-1].numpy()])
+    for ours, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_functions_that_would_see_old_weights(partners, strategies):
+    strategy = strategies[1]
+    with strategy.scope():
+        model, optimizer = oracle.mlp(keras), adam()
+    x = tf.ones([2, oracle.FEATURES])
+    early = tf.function(lambda: strategy.run(lambda: model(x)))
+    early()
+    with pytest.raises(RuntimeError, match="optimizer.build"):
+        custom_step(strategy, model, optimizer)(x)
+    optimizer = keras.optimizers.SGD(0.1)
+    with strategy.scope():
+        optimizer = adam()
+        optimizer.build(model.trainable_variables)
+    custom_step(strategy, model, optimizer)(x)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="traced before the optimizer"):
+        early()
+    late = tf.function(lambda: strategy.run(lambda: model(x)))
+    found = late().numpy()
+    strategy.synchronize()
+    np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(found, early().numpy(), rtol=1e-5)
+    for after in (
+        lambda: model(x),
+        lambda: model.trainable_variables[0].assign_add(tf.ones([oracle.FEATURES, 8])),
+        lambda: optimizer.apply_gradients([(tf.ones([1]), model.trainable_variables[-1])]),
+    ):
+        with pytest.raises(RuntimeError, match="overlap=DeAR"):
+            custom_step(strategy, model, optimizer, after)(x)
+
+
+def test_another_optimizer_takes_over(partners, strategies):
+    strategy = strategies[1]
+    model, first = built(strategy)
+    x = tf.ones([2, oracle.FEATURES])
+    step = custom_step(strategy, model, first)
+    step(x)
+    with strategy.scope():
+        second = adam()
+        with pytest.raises(RuntimeError, match="synchronize"):
+            second.build(model.trainable_variables)
+        strategy.synchronize()
+        second = adam()
+        second.build(model.trainable_variables)
+    custom_step(strategy, model, second)(x)
+    strategy.synchronize()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no longer updates"):
+        step(x)
+    strategy.synchronize()
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda: keras.optimizers.Adafactor(0.1), "means over rows"),
+        (lambda: tss_lars(), "whole variable"),
+        (lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema"),
+    ],
+    ids=["adafactor", "lars", "ema"],
+)
+def test_refused_optimizers(partners, strategies, make, reason):
+    with pytest.raises(ValueError, match=reason):
+        built(strategies[1], make)
+
+
+def tss_lars():
+    import lars_pto
+
+    return lars_pto.LARS(0.1)
+
+
+def test_refused_constraint(partners, strategies):
+    with strategies[1].scope():
+        layer = keras.layers.Dense(2, kernel_constraint="non_neg")
+        layer.build((None, 3))
+        with pytest.raises(ValueError, match="constraint"):
+            adam().build(layer.trainable_variables)
