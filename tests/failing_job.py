@@ -1,9 +1,8 @@
-"""Starts workers on this machine as Horovod's launcher does, and leaves the failing ones alone.
+"""Runs a job in which something goes wrong, and leaves the failing workers alone.
 
 horovodrun ends all workers when one fails; here each must end by itself.
 """
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -13,11 +12,7 @@ import sys
 import threading
 import time
 
-from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-from tf_sparse_strategy.cluster.launch import serving
+from tests import job
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORKER = ROOT / "tests" / "multiprocess" / "failure_worker.py"
@@ -61,29 +56,11 @@ def run(workers: int, *arguments, present=None, environment=None):
     Returns:
       {rank: Ended}.
     """
-    slots = get_host_assignments(parse_hosts(f"localhost:{workers}"), workers)
     command = [sys.executable, str(WORKER), *map(str, arguments)]
-    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, verbose=0)
-    with serving(server, slots) as port, contextlib.ExitStack() as stack:
-        launcher = create_run_env_vars("127.0.0.1", ["lo"], port)
-        common = {**ENVIRONMENT, **(environment or {}), **{k: str(v) for k, v in launcher.items()}}
-        job = {}
-        for slot in slots:
-            if present is not None and slot.rank not in present:
-                continue
-            process = stack.enter_context(
-                subprocess.Popen(
-                    command,
-                    env={**common, **create_slot_env_vars(slot)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
-            stack.callback(process.kill)
-            job[slot.rank] = process
-        return _watch(job)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    more = {**ENVIRONMENT, **(environment or {})}
+    with job.started(f"localhost:{workers}", command, more, present, **pipes) as processes:
+        return _watch(processes)
 
 
 def _is_stopped(process) -> bool:

@@ -2,10 +2,10 @@
 
     python -m tests.multiprocess.run -np 4 tests/multiprocess/test_collectives.py [pytest arguments]
 
-Four workers stand on two nodes of two ("localhost" and "127.0.0.1" are different hosts to Horovod's
-launcher), so that hierarchical schemes are exercised; `--hosts` overrides. Every worker runs every test, in
-the same order, and stops at the first failure of any (conftest.py). The exit code is the first failing
-worker's; what failing workers printed is printed. `$XML_OUTPUT_FILE` gets rank 0's JUnit report, or the
+Four workers stand on two nodes of two ("localhost" and "127.0.0.1" are different hosts to Horovod), so that
+hierarchical schemes are exercised; `--hosts` overrides. Every worker runs every test, in the same order, and
+stops at the first failure of any (conftest.py). The exit code is the first failing worker's; what failing
+workers printed is printed. `$XML_OUTPUT_FILE` gets rank 0's JUnit report, or the
 first failing worker's.
 """
 
@@ -13,10 +13,13 @@ import argparse
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
+import time
 
+from tests import job
+
+_FAREWELL = 60  # seconds; the others' watchdogs end them sooner
 _HOSTS = {4: "localhost:2,127.0.0.1:2"}
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -41,18 +44,27 @@ def main(argv=None) -> int:
     """Returns the exit code of the job."""
     args, pytest_args = _parse(argv)
     hosts = args.hosts or _HOSTS.get(args.np, f"localhost:{args.np}")
-    horovodrun = pathlib.Path(sys.executable).with_name("horovodrun")
     with tempfile.TemporaryDirectory(prefix="tss_test_") as scratch:
-        worker = [sys.executable, "-m", "tests.multiprocess.worker", scratch, args.file, *pytest_args]
-        command = [str(horovodrun), "--gloo", "-np", str(args.np), "-H", hosts, *worker]
+        command = [sys.executable, "-m", "tests.multiprocess.worker", scratch, args.file, *pytest_args]
         paths = os.pathsep.join([os.getcwd(), *sys.path])
-        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths}
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        _report(pathlib.Path(scratch), args.np, result)
-    return result.returncode
+        with job.started(hosts, command, _ENVIRONMENT | {"PYTHONPATH": paths}) as workers:
+            code = _first_failure(workers)
+        _report(pathlib.Path(scratch), args.np)
+    return code
 
 
-def _report(scratch: pathlib.Path, workers: int, result) -> None:
+def _first_failure(workers) -> int:
+    """Waits for all; for `_FAREWELL` only once one has failed. Returns its exit code, 0 if none fails."""
+    code, deadline = 0, float("inf")
+    while any(worker.poll() is None for worker in workers.values()) and time.monotonic() < deadline:
+        codes = [worker.returncode for worker in workers.values()]
+        if code == 0 and any(codes):
+            code, deadline = next(filter(None, codes)), time.monotonic() + _FAREWELL
+        time.sleep(0.05)
+    return code or next(filter(None, (worker.returncode for worker in workers.values())), 0)
+
+
+def _report(scratch: pathlib.Path, workers: int) -> None:
     """Prints one worker's log and hands over its JUnit report."""
     logs = [scratch / f"{rank}.log" for rank in range(workers)]
     failed = [rank for rank in range(workers) if not (scratch / f"{rank}.ok").exists()]
@@ -60,8 +72,6 @@ def _report(scratch: pathlib.Path, workers: int, result) -> None:
     for rank in failed or [0]:
         print(f"---- worker {rank} of {workers} ----")
         print(logs[rank].read_text()[-8000:] if logs[rank].exists() else "(never started)")
-    if failed:
-        print("---- launcher ----", result.stdout[-2000:], result.stderr[-2000:], sep="\n")
     report = scratch / f"{shown}.xml"
     if "XML_OUTPUT_FILE" in os.environ and report.exists():
         shutil.copy(report, os.environ["XML_OUTPUT_FILE"])

@@ -1,14 +1,19 @@
 """One worker of a multi-process test: pytest on one file, its output and verdict kept in files."""
 
+import ctypes
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> int:
     """Runs pytest; leaves <rank>.log, <rank>.xml and , after success, <rank>.ok in the directory given."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with its launcher
     scratch, file, *pytest_args = sys.argv[1:]
     rank = os.environ["HOROVOD_RANK"]
     directory = pathlib.Path(scratch)
