@@ -55,6 +55,16 @@ class _LayerWise(keras.optimizers.Optimizer):
         """Whether the norms are divided over the workers, and why; None before the first step."""
         return self._norms.decision
 
+    def take_norms_of_wholes(self, whole, add_up):
+        """Makes this optimizer, whose variables are parts of another's, adapt as the other does.
+
+        Args:
+          whole: the other, built; layers are excluded by its variables' paths and ranks.
+          add_up: sums a tensor over the workers that hold the other parts.
+        """
+        self._treatments = whole._treatments
+        self._norms = lambda *layers: add_up(norms.sums_of_squares(*layers))
+
     def _apply_weight_decay(self, variables):
         """Nothing: the decay is part of the rule, and under its ratio."""
 

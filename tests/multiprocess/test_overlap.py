@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import lars_pto
 from tests.multiprocess import oracle
 from tests.multiprocess.overlap_runs import adam, compare, nesterov, pair, shared_layers, trained
 from tf_sparse_strategy.overlap.update import ChunkedUpdate
@@ -40,10 +41,18 @@ def test_clipped_values_eagerly(comm, strategies):
     compare(comm, strategies, lambda: adam(clipvalue=0.01), run_eagerly=True)
 
 
-@pytest.mark.parametrize("settings", [{"clipnorm": 0.05}, {"global_clipnorm": 0.05}], ids=str)
-def test_norms_of_wholes(strategies, settings):
+WITH_NORMS = {
+    "clipnorm": lambda: adam(clipnorm=0.05),
+    "global_clipnorm": lambda: adam(global_clipnorm=0.05),
+    "lars": lambda: lars_pto.LARS(1.0, momentum=0.9, weight_decay=0.01),
+    "lamb": lambda: lars_pto.LAMB(0.02, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("optimizer", WITH_NORMS.values(), ids=list(WITH_NORMS))
+def test_norms_of_wholes(strategies, optimizer):
     """Their squares are added up in another order than without overlap."""
-    without, with_overlap = (trained(s, lambda: adam(**settings), run_eagerly=True) for s in strategies)
+    without, with_overlap = (trained(s, optimizer, run_eagerly=True) for s in strategies)
     oracle.assert_same(with_overlap, without)
 
 

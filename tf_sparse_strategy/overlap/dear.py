@@ -26,7 +26,8 @@ class DeAR:
 
     When not to use it: where the backward pass hides the all-reduce, there is nothing to gain; each end of
     an epoch gathers weights and slots once more. Works with `communication="dense"`, optimizers of Keras 3
-    that treat each element by itself, and no moving averages (`use_ema`) or constraints of weights.
+    that treat each element by itself, LARS and LAMB of `lars_pto`, and no moving averages (`use_ema`) or
+    constraints of weights.
 
     Args:
       fusion: bytes of a bucket, at most; a larger variable has one of its own. Default 25 MiB, as in the

@@ -90,7 +90,7 @@ class ChunkedUpdate:
         owned = self._reduce_scatter(gradients, variables)
         owned = clipping.clip(self.optimizer, owned, self._collectives)
         shards = [self._shards[key(v)] for v in variables]
-        self._decay(variables, shards, learning_rate)
+        self._decay(variables, shards)
         self.inner._backend_update_step(owned, shards, learning_rate)
         self._state.assign(_AHEAD)
         self._step.note_update(self)
@@ -119,17 +119,15 @@ class ChunkedUpdate:
                 owned[place[p]] = part
         return owned
 
-    def _decay(self, variables, shards, learning_rate):
-        """As Keras's `_apply_weight_decay`; which variables decay is decided by their own names."""
-        if self.optimizer.weight_decay is None:
-            return
-        for variable, shard in zip(variables, shards, strict=True):
-            if self.optimizer._use_weight_decay(_tensorflows(variable)):
-                local = _tensorflows(shard).values[0]
-                rate, decay = (
-                    tf.cast(x, local.dtype) for x in (learning_rate, self.optimizer.weight_decay)
-                )
-                local.assign_sub(local * decay * rate)
+    def _decay(self, variables, shards):
+        """Decays chunks; of which variables is decided by their own names."""
+        inner = self.inner
+        inner._learning_rate = self.optimizer._learning_rate
+        inner._exclude_from_weight_decay_cache = {
+            inner._var_key(shard): self.optimizer._use_weight_decay(_tensorflows(variable))
+            for variable, shard in zip(variables, shards, strict=True)
+        }
+        inner._apply_weight_decay(shards)
 
     # ---- between chunks and wholes --------------------------------------------------------------
 
@@ -187,6 +185,10 @@ class ChunkedUpdate:
         for whole, _ in slots:
             whole.owner = self
         self.inner._iterations = self.optimizer._iterations
+        if hasattr(self.inner, "take_norms_of_wholes"):
+            self.inner.take_norms_of_wholes(
+                self.optimizer, lambda sums: self._collectives.all_reduce(sums, purpose="layer_norms")
+            )
 
     # ---- readers and writers --------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import separable, slices
+from tf_sparse_strategy.overlap import chunks
 from tf_sparse_strategy.overlap.dear import DeAR
 from tf_sparse_strategy.overlap.step import Step
 from tf_sparse_strategy.overlap.update import ChunkedUpdate, key
@@ -85,10 +86,11 @@ class ChunkedUpdates:
 
     def _check(self, optimizer):
         reason = separable.refused_optimizer(optimizer)
-        if reason is not None:
+        if reason is not None and not hasattr(optimizer, "take_norms_of_wholes"):
             raise ValueError(
                 f"overlap={self.overlap!r} cannot divide the update of {type(optimizer).__name__}: {reason}, "
-                "and a worker updates only chunks. Use SGD, Adam or AdamW, or leave out overlap."
+                "and a worker updates only chunks. Use SGD, Adam, AdamW, LARS or LAMB of lars_pto, or leave "
+                "out overlap."
             )
         if optimizer.use_ema:
             raise ValueError(
@@ -131,6 +133,8 @@ class ChunkedUpdates:
 
     def _make_inner(self, optimizer, variables, divided):
         """(an optimizer like this one on chunks of all variables, the chunks by variable)."""
+        import keras  # here: programs of tf_keras alone need not wait for it
+
         workers = self._collectives.topology.num_workers
         chosen = {key(v) for v in divided}
         strategy = optimizer._distribution_strategy
@@ -140,12 +144,9 @@ class ChunkedUpdates:
             with strategy.scope(), strategy.extended.alone():
                 shards = {}
                 for variable in variables:
-                    elements = -(-variable.shape.num_elements() // workers)
-                    shards[key(variable)] = tf.Variable(
-                        tf.zeros([elements if key(variable) in chosen else 0], variable.dtype),
-                        trainable=False,
-                        name="chunk",
-                    )
+                    elements = chunks.size(variable.shape.num_elements(), workers)
+                    zeros = tf.zeros([elements if key(variable) in chosen else 0], variable.dtype)
+                    shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
                 inner = type(optimizer).from_config(config)
                 inner.build(list(shards.values()))
         finally:
