@@ -14,10 +14,9 @@ from matplotlib import pyplot  # noqa: E402  the backend comes first
 def save_curves(history: Mapping[str, Sequence[float]], title: str, path: pathlib.Path) -> None:
     """Writes a PNG with loss on the left and accuracy on the right, training and test in each."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    epochs = range(1, len(history["loss"]) + 1)
     for axes, name in ((left, "loss"), (right, "accuracy")):
-        axes.plot(epochs, history[name], "o-", markersize=3, label="training")
-        axes.plot(epochs, history[f"val_{name}"], "s-", markersize=3, label="test")
+        axes.plot(history["epoch"], history[name], "o-", markersize=3, label="training")
+        axes.plot(history["epoch"], history[f"val_{name}"], "s-", markersize=3, label="test")
         axes.set(xlabel="epoch", title=name.capitalize())
         axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         axes.grid(alpha=0.3)

@@ -1,15 +1,23 @@
-"""Data, model and training: plain Keras but for the lines that mention `tss` or `strategy`."""
+"""Data and training: plain Keras but for the lines that mention `tss`, `strategy` or `lars_pto`."""
 
+import collections
+import contextlib
 import dataclasses
+import os
+from collections.abc import Iterator
 
 import keras
+import numpy as np
 import tensorflow as tf
 from sklearn import datasets, model_selection
 
+import lars_pto
 import tf_sparse_strategy as tss
 from examples.digits.config import Config
-
-CLASSES = 10
+from examples.digits.model import CLASSES, build_model
+from examples.digits.saving import Saving
+from examples.digits.schedule import Schedule
+from tf_sparse_strategy.communication import HiTopK, Piecewise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +27,14 @@ class Result:
     history: dict[str, list[float]]
     test_loss: float
     test_accuracy: float
+
+
+def communication(config: Config) -> str | tss.communication.Communication:
+    """How gradients are summed: first, if so asked, only their largest entries."""
+    if not config.sparse_epochs:
+        return config.comm
+    after = tss.communication.get(config.comm)
+    return Piecewise([(0, HiTopK(config.density)), (config.sparse_epochs, after)])
 
 
 def load(seed: int):
@@ -34,67 +50,105 @@ def load(seed: int):
     return (train_x, train_y), (test_x, test_y)
 
 
-def as_dataset(images, labels) -> tf.data.Dataset:
-    """Returns the pairs one by one, without tf.data's tuner: memory needs no tuning."""
+def batches(rows: np.ndarray, data, size: int, batch: int) -> tf.data.Dataset:
+    """The images of these row numbers, `size` pixels high and wide, with one-hot labels."""
+    images, labels = data
+    images, labels = tf.image.resize(images, [size, size]), tf.one_hot(labels, CLASSES)
     options = tf.data.Options()
-    options.autotune.enabled = False
-    return tf.data.Dataset.from_tensor_slices((images, labels)).with_options(options)
+    options.autotune.enabled = False  # memory needs no tuning
+    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(batch)
+    gathered = dataset.map(lambda i: (tf.gather(images, i), tf.gather(labels, i)))
+    return gathered.with_options(options)
 
 
-def build_model() -> keras.Model:
-    """A convolutional network of 36,000 parameters."""
-    layers = keras.layers
-    return keras.Sequential(
+def order(seed: int, epochs: range, images: int, batch: int) -> np.ndarray:
+    """Row numbers for these epochs, the same whichever epoch a run begins with; full batches only."""
+    return np.concatenate(
         [
-            keras.Input([8, 8, 1]),
-            layers.Conv2D(32, 3, padding="same", use_bias=False),
-            layers.BatchNormalization(momentum=0.9),
-            layers.ReLU(),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, padding="same", use_bias=False),
-            layers.BatchNormalization(momentum=0.9),
-            layers.ReLU(),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dropout(0.3),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(CLASSES),
+            np.random.default_rng([seed, epoch]).permutation(images)[: images // batch * batch]
+            for epoch in epochs
         ]
     )
 
 
-def train(config: Config, strategy: tss.SparseStrategy) -> Result:
-    """Trains and tests one model; every worker calls this alike and gets the same result."""
-    keras.utils.set_random_seed(config.seed)
-    training, test = (as_dataset(*split) for split in load(config.seed))
-    batch = config.global_batch_size
-    steps = -(-len(training) // batch)
-    # One dataset without end: at each epoch's end, making a new iterator can take seconds.
-    training = training.shuffle(len(training), seed=config.seed).batch(batch).repeat()
-    test = test.batch(4 * batch)
+def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:
+    """Adam, or LARS, with a rate that rises and falls once in so many steps."""
+    schedule = Schedule(steps, config.learning_rate)
+    if config.optimizer == "adam":
+        return keras.optimizers.Adam(schedule)
+    return lars_pto.LARS(schedule, weight_decay=1e-4, parallel=config.pto or "auto")
 
-    with strategy.scope():
+
+@contextlib.contextmanager
+def computing_in(dtype: str) -> Iterator[None]:
+    """Layers that are made in this block compute in that dtype, and their optimizers scale the loss."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def make_model(config: Config, strategy: tss.SparseStrategy, steps: int) -> keras.Model:
+    """The network, compiled for a run of so many steps."""
+    with strategy.scope(), computing_in(config.dtype):
         model = build_model()
         model.compile(
-            optimizer=keras.optimizers.Adam(
-                keras.optimizers.schedules.CosineDecay(config.learning_rate, config.epochs * steps)
+            optimizer=make_optimizer(config, steps),
+            loss=keras.losses.CategoricalCrossentropy(
+                from_logits=True, label_smoothing=config.label_smoothing
             ),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
+    return model
 
+
+def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
+    """Trains and tests one model; every worker calls this alike and gets the same result.
+
+    Args:
+      config: the run.
+      strategy: made with `communication(config)`.
+      callbacks: more of Keras's.
+    """
+    keras.utils.set_random_seed(config.seed)
+    training, test = load(config.seed)
+    batch, count = config.global_batch_size, len(training[0])
+    steps = count // batch
+    model = make_model(config, strategy, config.epochs * steps)
     callbacks = [
         keras.callbacks.ProgbarLogger(),  # first: the monitor's numbers would lengthen its lines
         tss.callbacks.CommunicationMonitor(log_dir=config.output_dir),
+        *callbacks,
     ]
-    history = model.fit(
-        training,
-        epochs=config.epochs,
-        steps_per_epoch=steps,
-        validation_data=test,
-        callbacks=callbacks,
-        shuffle=False,  # the dataset does
-        verbose=1,
+    start = 0
+    if config.resume:
+        saving = Saving(os.path.join(config.output_dir, "checkpoints"), model, strategy)
+        start = saving.epoch
+        callbacks.append(saving)
+
+    history, end = collections.defaultdict(list), 0
+    for size, epochs in config.phases:
+        first, end = max(start, end), end + epochs
+        if first >= end:
+            continue  # done before the run was resumed
+        rows = order(config.seed, range(first, end), count, batch)
+        found = model.fit(
+            batches(rows, training, size, batch),
+            initial_epoch=first,
+            epochs=end,
+            steps_per_epoch=steps,
+            validation_data=batches(np.arange(len(test[0])), test, size, 4 * batch),
+            callbacks=callbacks,
+            shuffle=False,  # `order` does
+            verbose=1,
+        )
+        for name, values in found.history.items():
+            history[name] += values
+        history["epoch"] += [epoch + 1 for epoch in found.epoch]
+    size, _ = config.phases[-1]
+    loss, accuracy = model.evaluate(
+        batches(np.arange(len(test[0])), test, size, 4 * batch), verbose=0
     )
-    loss, accuracy = model.evaluate(test, verbose=0)
-    return Result(history.history, loss, accuracy)
+    return Result(dict(history), loss, accuracy)
