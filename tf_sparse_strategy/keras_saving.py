@@ -119,12 +119,21 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
     extended = _extended_of(model)
     if extended is None or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, *args, **kwargs)
+    _require_newest_weights(model)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)
         tables.send_tables(model)
         return None
     with extended.alone(), saving.whole_file(filepath) as target, tables.saving_tables(model):
         return original(model, target, *args, **kwargs)
+
+
+def _require_newest_weights(model) -> None:
+    """On all workers that save: the first alone would fail, and the others wait for it in their next step."""
+    for variable in getattr(model, "weights", ()):
+        variable = getattr(variable, "_value", variable)
+        if getattr(type(variable), "may_be_behind", False) and variable.owner is not None:
+            variable.owner.check_read(variable.name)
 
 
 def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):
@@ -180,12 +189,14 @@ def _keep_best(original, callback, epoch, batch, logs):
     path = callback._get_file_path(epoch, batch, logs)
     due = callback._should_save_model(epoch, batch, logs, path)
     if due:
+        _require_newest_weights(callback.model)
         _leave_to_the_chief(path)
         tables.send_tables(callback.model)
     return due
 
 
 def _back_up(original, callback):
+    _require_newest_weights(callback.model)
     if _is_follower(callback.model):
         tables.send_tables(callback.model)
     else:

@@ -64,7 +64,7 @@ def test_weights_are_gathered_while_a_layer_computes(comm, partners):
     waited = []
 
     def gathered(number):
-        place = f"weights_{number}.all_gather"
+        place = f"weights_1_{number}.all_gather"
         return sum(int(site[5]) for name, site in sites.sites() if name.startswith(place))
 
     class Patient(keras.layers.Layer):

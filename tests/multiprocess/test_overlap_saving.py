@@ -102,6 +102,27 @@ def test_callbacks_that_look_at_weights(comm, strategies, shared_tmp):
     assert len(seen) % 2 == 0 and len(set(seen)) > 2
 
 
+@pytest.mark.parametrize("kind", ["checkpoint", "backup"])
+def test_files_within_an_epoch_need_synchronized_weights(strategies, partners, shared_tmp, kind):
+    """All workers are told, not the one alone that writes; one callback on all workers is the remedy."""
+    path = str(shared_tmp / "within.weights.h5")
+
+    def writer():
+        if kind == "backup":
+            return keras.callbacks.BackupAndRestore(str(shared_tmp / "backup"), save_freq=2)
+        return keras.callbacks.ModelCheckpoint(path, save_freq=2, save_weights_only=True)
+
+    with pytest.raises(RuntimeError, match=r"strategy.synchronize\(\)"):
+        fit(built(strategies[1].scope), 1, callbacks=[writer()])
+    strategies[1].synchronize()
+
+    def synchronize(batch, logs):
+        strategies[1].synchronize()
+
+    remedy = keras.callbacks.LambdaCallback(on_train_batch_end=synchronize)
+    assert fit(built(strategies[1].scope), 1, callbacks=[remedy, writer()]).epoch == [0]
+
+
 def tables(keras, whole=keras.layers.Embedding):
     inputs = keras.Input((3,), dtype="int32")
     both = [whole(13, 5)(inputs), tss.layers.ShardedEmbedding(13, 4)(inputs)]

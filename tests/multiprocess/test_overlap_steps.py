@@ -105,6 +105,58 @@ def test_functions_that_would_see_old_weights(partners, strategies):
             custom_step(strategy, model, optimizer, after)(x)
 
 
+def test_an_old_model_on_one_worker_alone(comm, partners, strategies):
+    """What a worker still holds of earlier models does not change the names of its collectives."""
+    strategy, x = strategies[1], tf.ones([2, oracle.FEATURES])
+    held = [built(strategy)]
+    custom_step(strategy, *held[0])(x)
+    strategy.synchronize()
+    if comm.topology.rank > 0:
+        held.clear()
+    model, optimizer = built(strategy)
+    step = custom_step(strategy, model, optimizer)
+    for _ in range(3):
+        step(x)
+    strategy.synchronize()
+    oracle.assert_identical(comm, np.concatenate([w.ravel() for w in model.get_weights()]))
+
+
+def test_a_function_called_twice_in_one_run(partners, strategies):
+    """The second call is not traced: the check is made when it runs."""
+    strategy, x = strategies[1], tf.ones([2, oracle.FEATURES])
+    model, optimizer = built(strategy)
+
+    @tf.function
+    def update():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    def twice():
+        update()
+        update()
+
+    strategy.run(update)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more than once in one"):
+        strategy.run(twice)
+    strategy.synchronize()
+
+
+def test_settings_that_change_after_building(strategies, partners):
+    results = []
+    for strategy in strategies:
+        model, optimizer = built(strategy, lambda: keras.optimizers.SGD(0.1, momentum=0.9))
+        optimizer.momentum, optimizer.learning_rate = 0.5, 0.2
+        step = custom_step(strategy, model, optimizer)
+        for _ in range(3):
+            step(tf.ones([2, oracle.FEATURES]))
+        strategy.synchronize()
+        results.append(model.get_weights())
+    for ours, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_another_optimizer_takes_over(partners, strategies):
     strategy = strategies[1]
     model, first = built(strategy)
@@ -130,9 +182,10 @@ def test_another_optimizer_takes_over(partners, strategies):
     [
         (lambda: keras.optimizers.Adafactor(0.1), "means over rows"),
         (lambda: keras.optimizers.Lamb(0.1), "whole variable"),
+        (lambda: keras.optimizers.Nadam(0.1), "a number for all variables"),
         (lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema"),
     ],
-    ids=["adafactor", "lamb", "ema"],
+    ids=["adafactor", "lamb", "nadam", "ema"],
 )
 def test_refused_optimizers(partners, strategies, make, reason):
     with pytest.raises(ValueError, match=reason):

@@ -12,7 +12,9 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.overlap import chunks, clipping
 from tf_sparse_strategy.overlap.step import Step
 
-_WHOLE, _AHEAD, _CLOSED = range(3)  # all workers hold all; chunks are ahead; another optimizer took over
+# What counts is in the variables; in the chunks, and the weights have been gathered from them; in the chunks,
+# and the variables are behind; another optimizer has taken over.
+_WHOLE, _GATHERED, _AHEAD, _CLOSED = range(4)
 
 
 class ChunkedUpdate:
@@ -64,13 +66,15 @@ class ChunkedUpdate:
     def begin(self) -> None:
         """Gathers the weights, in the order of the forward pass, if chunks are ahead."""
         self._find_slots()
-        ahead = tf.equal(self._state.read_value(), _AHEAD)
+        state = self._state.read_value()
+        ahead = tf.equal(state, _AHEAD)
         before = []
         for number, positions in enumerate(reversed(self._buckets)):
             pairs = [self._pairs[p] for p in reversed(positions)]
             # One after the other: Horovod would join those that are ready at once.
             with tf.control_dependencies(before):
-                before = [tf.cond(ahead, _gathering(pairs, self._collectives, number), _nothing)]
+                before = [tf.cond(ahead, self._gathering(pairs, number), _nothing)]
+        self._state.assign(tf.where(ahead, _GATHERED, state))
 
     def update(self, gradients: Sequence, variables: Sequence, learning_rate: Any) -> None:
         """Sums the workers' gradients and updates this worker's chunks.
@@ -80,13 +84,20 @@ class ChunkedUpdate:
           variables: of the gradients; some or all of those that are divided.
           learning_rate: a scalar.
         """
-        open_state = tf.debugging.assert_less(
-            self._state.read_value(), _CLOSED,
-            "overlap: another optimizer was built on these variables; this one no longer updates them.",
+        state = self._state.read_value()
+        once = tf.debugging.assert_none_equal(
+            state, _AHEAD,
+            message="overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are "
+            "gathered when a run begins. Put the loop around strategy.run.",
         )  # fmt: skip
-        with tf.control_dependencies([] if open_state is None else [open_state]):
-            ahead = tf.equal(self._state.read_value(), _AHEAD)
-        tf.cond(ahead, _nothing, self._cut)
+        still_open = tf.debugging.assert_less(
+            state, _CLOSED,
+            message="overlap=DeAR: another optimizer was built on these variables; this one no longer "
+            "updates them.",
+        )  # fmt: skip
+        with tf.control_dependencies([check for check in (once, still_open) if check is not None]):
+            whole = tf.equal(state, _WHOLE)
+        tf.cond(whole, self._cut, _nothing)
         owned = self._reduce_scatter(gradients, variables)
         owned = clipping.clip(self.optimizer, owned, self._collectives)
         shards = [self._shards[key(v)] for v in variables]
@@ -112,7 +123,7 @@ class ChunkedUpdate:
             ]
             workers = self._collectives.topology.num_workers
             summed = self._collectives.reduce_scatter(
-                chunks.pack(packed, workers), purpose=f"gradients_{number}"
+                chunks.pack(packed, workers), purpose=f"gradients_{self.number}_{number}"
             )
             sizes = [self._pairs[p][1].shape[0] for p in present]
             for p, part in zip(present, tf.split(summed, sizes), strict=True):
@@ -123,6 +134,9 @@ class ChunkedUpdate:
         """Decays chunks; of which variables is decided by their own names."""
         inner = self.inner
         inner._learning_rate = self.optimizer._learning_rate
+        for name, value in vars(self.optimizer).items():  # e.g. momentum, changed since it was built
+            if not name.startswith("_") and isinstance(value, int | float | None):
+                setattr(inner, name, value)
         inner._exclude_from_weight_decay_cache = {
             inner._var_key(shard): self.optimizer._use_weight_decay(_tensorflows(variable))
             for variable, shard in zip(variables, shards, strict=True)
@@ -135,7 +149,7 @@ class ChunkedUpdate:
     def is_ahead(self) -> bool:
         """Whether the chunks are ahead of the variables; the same on all workers."""
         with tf.init_scope():
-            return int(self._state.numpy()) == _AHEAD
+            return int(self._state.numpy()) in (_GATHERED, _AHEAD)
 
     def synchronize(self) -> None:
         """Gathers weights and slots if chunks are ahead. Eager, collective."""
@@ -143,7 +157,7 @@ class ChunkedUpdate:
             return
         pairs = self._pairs + self._slots
         for bucket in _plan(pairs, self._fusion).buckets:
-            _gathering([pairs[p] for p in bucket.positions], self._collectives, "all")()
+            self._gathering([pairs[p] for p in bucket.positions], "all")()
         self._state.assign(_WHOLE)
 
     def close(self) -> None:
@@ -154,35 +168,54 @@ class ChunkedUpdate:
         """
         self.check_write(self._pairs[0][0].name)
         self._state.assign(_CLOSED)
+        for whole, _ in self._pairs + (self._slots or []):
+            whole.owner = None
 
     def _cut(self):
         rank, workers = self._collectives.topology.rank, self._collectives.topology.num_workers
         for whole, shard in self._pairs + self._slots:
             shard.values[0].assign(chunks.own(whole.values[0].read_value(), workers, rank))
-        for whole, copy in self._copied:
-            copy.values[0].assign(whole.values[0].read_value())
         return tf.zeros([])
+
+    def _gathering(self, pairs, number):
+        """A function that gives the first of each pair what all workers hold in the second.
+
+        Its name is this update's own: which old updates are still known differs between workers.
+        """
+        workers = self._collectives.topology.num_workers
+
+        def gather():
+            parts = [shard.values[0].read_value() for _, shard in pairs]
+            gathered = self._collectives.all_gather(
+                tf.concat(parts, axis=0), purpose=f"weights_{self.number}_{number}"
+            )
+            columns = tf.split(
+                tf.reshape(gathered, [workers, -1]), [part.shape[0] for part in parts], axis=1
+            )
+            for (whole, _), column in zip(pairs, columns, strict=True):
+                whole.values[0].assign(chunks.whole(column, whole.shape))
+            return tf.zeros([])
+
+        return gather
 
     def _find_slots(self):
         """Pairs each slot of the optimizer with the inner one's; once, when all have been made."""
         if self._slots is not None:
             return
-        mine = [v for v in self.optimizer.variables if not _is_setting(self.optimizer, v)]
-        inner = [v for v in self._inner_variables if not _is_setting(self.inner, v)]
+        mine = [v for v in self.optimizer.variables if not is_setting(self.optimizer, v)]
+        inner = [v for v in self._inner_variables if not is_setting(self.inner, v)]
         if len(mine) != len(inner):
             raise ValueError(
                 f"overlap: {type(self.optimizer).__name__} has {len(mine)} slots, but one made by from_config"
                 f"(get_config()) has {len(inner)}. Let its get_config return all that its constructor takes."
             )
         own_to_worker = {id(v) for v in getattr(self.optimizer, "_accumulated_gradients", ())}
-        slots, copied = [], []
-        for whole, part in zip(mine, inner, strict=True):
-            if id(whole) in own_to_worker or 0 in part.shape:
-                continue
-            kind = slots if len(part.shape) == 1 else copied
-            kind.append((_tensorflows(whole), _tensorflows(part)))
-        self._slots, self._copied = slots, copied
-        for whole, _ in slots:
+        self._slots = [
+            (_tensorflows(whole), _tensorflows(part))
+            for whole, part in zip(mine, inner, strict=True)
+            if id(whole) not in own_to_worker and 0 not in part.shape
+        ]
+        for whole, _ in self._slots:
             whole.owner = self
         self.inner._iterations = self.optimizer._iterations
         if hasattr(self.inner, "take_norms_of_wholes"):
@@ -227,7 +260,8 @@ def _tensorflows(variable):
     return getattr(variable, "_value", variable)
 
 
-def _is_setting(optimizer, variable):
+def is_setting(optimizer: Any, variable: Any) -> bool:
+    """Whether `variable` counts the optimizer's steps or is its rate, and so is no slot."""
     return variable is optimizer._iterations or variable is optimizer._learning_rate
 
 
@@ -241,18 +275,3 @@ def _plan(pairs, max_bytes):
 
 def _nothing():
     return tf.zeros([])
-
-
-def _gathering(pairs, collectives, number):
-    """A function that gives the first of each pair what all workers hold in the second."""
-
-    def gather():
-        parts = [shard.values[0].read_value() for _, shard in pairs]
-        gathered = collectives.all_gather(tf.concat(parts, axis=0), purpose=f"weights_{number}")
-        rows = tf.reshape(gathered, [collectives.topology.num_workers, -1])
-        columns = tf.split(rows, [part.shape[0] for part in parts], axis=1)
-        for (whole, _), column in zip(pairs, columns, strict=True):
-            whole.values[0].assign(chunks.whole(column, whole.shape))
-        return tf.zeros([])
-
-    return gather

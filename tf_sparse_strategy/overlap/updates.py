@@ -14,7 +14,7 @@ from tf_sparse_strategy.embedding import separable, slices
 from tf_sparse_strategy.overlap import chunks
 from tf_sparse_strategy.overlap.dear import DeAR
 from tf_sparse_strategy.overlap.step import Step
-from tf_sparse_strategy.overlap.update import ChunkedUpdate, key
+from tf_sparse_strategy.overlap.update import ChunkedUpdate, is_setting, key
 
 
 class ChunkedUpdates:
@@ -54,7 +54,7 @@ class ChunkedUpdates:
           ValueError: the optimizer, or a variable, needs more than each element by itself.
           RuntimeError: a step is being traced.
         """
-        if getattr(self._local, "making", False) or hasattr(optimizer, "inner_optimizer"):
+        if getattr(self._local, "making", False) or not _updates_itself(optimizer):
             return
         self._check(optimizer)
         divided = [v for v in variables if self._is_divided(v)]
@@ -71,6 +71,11 @@ class ChunkedUpdates:
         self._forget()
         self._take_over(divided)
         inner, shards = self._make_inner(optimizer, variables, divided)
+        if any(len(v.shape) == 0 for v in inner.variables if not is_setting(inner, v)):
+            raise ValueError(
+                f"overlap={self.overlap!r}: {type(optimizer).__name__} keeps a number for all variables, "
+                "which is not in step with chunks. Use SGD, Adam or AdamW, or leave out overlap."
+            )
         self._made += 1
         update = ChunkedUpdate(
             self._made, optimizer, divided, inner, shards, self.overlap.fusion, self._collectives, self.step
@@ -203,3 +208,9 @@ class ChunkedUpdates:
         for update in self._updates:
             update.synchronize()
         self._last.assign(0)
+
+
+def _updates_itself(optimizer):
+    """False for an optimizer that wraps others, which are built as well."""
+    kind = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
+    return kind.__name__ != "BaseOptimizer"

@@ -13,6 +13,7 @@ def variable_class(mirrored: type) -> type:
     class ChunkedVariable(mirrored):
         """Refuses to be read or written while it is behind; all its readers come by `_get_replica`."""
 
+        may_be_behind = True  # of the class: asking a variable of another one for it would read it
         owner: Any = None  # the ChunkedUpdate that updates it, if any
 
         def _get_replica(self, replica_id):
