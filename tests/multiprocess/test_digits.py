@@ -16,8 +16,8 @@ from examples.digits import main, schedule, train
 from tf_sparse_strategy.communication import HiTopK
 
 SHORT = config_lib.RECIPES["short"]
-SWITCH = 6  # epoch from which the sums are exact
-# The 28-epoch recipe in ten: a size less, the switch still where the size changes. "auto" might decide
+SWITCH = 4  # epoch from which the sums are exact
+# The 28-epoch recipe in eight: a size less, the switch still where the size changes. "auto" might decide
 # differently in two runs that are to give the same bits.
 RECORD = dataclasses.replace(
     config_lib.RECIPES["record"],
@@ -26,7 +26,7 @@ RECORD = dataclasses.replace(
     pto="on",
     resume=True,
 )
-DENSE = dataclasses.replace(RECORD, sparse_epochs=0, density=None, resume=False)
+DENSE = dataclasses.replace(RECORD, phases=((8, 7),), sparse_epochs=0, density=None, resume=False)
 
 
 def trained(config, strategy=None, callbacks=()):
@@ -97,14 +97,15 @@ def test_sparse_then_exact_learns_nearly_as_well_and_resumes_at_the_switch(
     sent = result.history["cross_bytes_per_step"]
     assert max(sent[1:SWITCH]) < 0.05 * min(sent[SWITCH + 1 :])
     assert result.test_accuracy > 0.93
-    assert result.test_accuracy > dense[2].test_accuracy - 0.04
+    assert result.test_accuracy > dense[2].test_accuracy - 0.05
     comm.barrier()  # the copy is whole
 
     resumed = keras.callbacks.Callback()
     _, rest = trained(dataclasses.replace(config, output_dir=str(again)), callbacks=[resumed])
     assert len(rest.history["loss"]) == config.epochs - SWITCH
     pairs = zip(keep.model.get_weights(), resumed.model.get_weights(), strict=True)
-    assert max(np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in pairs) < 0.005
+    # Large rates amplify the last bits; without the residuals it is most of the norm.
+    assert max(np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in pairs) < 0.05
 
 
 def test_error_feedback_is_what_lets_it_learn(comm, tmp_path):
