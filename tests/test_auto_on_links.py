@@ -1,4 +1,4 @@
-"""Auto on an emulated link that is slow: sparse. (What fast ones lead to, test_auto.py says with given costs.)"""
+"""Auto on an emulated link that is slow: sparse. What fast ones lead to: test_auto.py, with given costs."""
 
 import json
 import sys
