@@ -1,4 +1,4 @@
-"""The digits example on two nodes: it learns as it should, resumes, reports; the goal is enforced."""
+"""The digits example on two workers of two nodes: it learns as claimed, resumes, reports; goals are kept."""
 
 import dataclasses
 import shutil
