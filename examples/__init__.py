@@ -1,1 +1,1 @@
-"""One folder per recipe, each with the same files; convert/ and clusters/ belong to documents of those names."""
+"""One folder per recipe, each with the same files; convert/ and clusters/ belong to their documents."""
