@@ -6,12 +6,13 @@ Without its first question, whether Horovod was built with Gloo, for which it im
 import contextlib
 import os
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+from tf_sparse_strategy.cluster.launch import serving
 
 
 @contextlib.contextmanager
@@ -34,24 +35,19 @@ def started(
     workers = sum(host.slots for host in parse_hosts(hosts))
     slots = get_host_assignments(parse_hosts(hosts), workers)
     server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, verbose=0)
-    server.init(slots)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    of_job = create_run_env_vars("127.0.0.1", ["lo"], server.server_address[1])
-    common = {**os.environ, **(environment or {}), **{k: str(v) for k, v in of_job.items()}}
     job = {}
-    try:
-        for slot in slots:
-            if present is None or slot.rank in present:
-                place = create_slot_env_vars(slot)
-                job[slot.rank] = subprocess.Popen(
-                    command, env={**common, **place}, stdin=subprocess.DEVNULL, **pipes
-                )
-        yield job
-    finally:
-        for process in job.values():
-            process.kill()
-            process.wait()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(server, slots) as port:
+        of_job = create_run_env_vars("127.0.0.1", ["lo"], port)
+        common = {**os.environ, **(environment or {}), **{k: str(v) for k, v in of_job.items()}}
+        try:
+            for slot in slots:
+                if present is None or slot.rank in present:
+                    place = create_slot_env_vars(slot)
+                    job[slot.rank] = subprocess.Popen(
+                        command, env={**common, **place}, stdin=subprocess.DEVNULL, **pipes
+                    )
+            yield job
+        finally:
+            for process in job.values():
+                process.kill()
+                process.wait()

@@ -27,6 +27,7 @@ import tempfile
 import tensorflow as tf
 
 from tf_sparse_strategy import saving
+from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import wrap
 
@@ -131,7 +132,7 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
 def _require_newest_weights(model) -> None:
     """On all workers that save: the first alone would fail, and the others wait for it in their next step."""
     for variable in getattr(model, "weights", ()):
-        variable = getattr(variable, "_value", variable)
+        variable = slices.tensorflows(variable)
         if getattr(type(variable), "may_be_behind", False) and variable.owner is not None:
             variable.owner.check_read(variable.name)
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 from sklearn import datasets
 
 import lars_pto
+from examples.digits.model import build_model
 
 EPOCHS, BATCH, TEST = 28, 128, 360  # BATCH: of all workers
 PEAK, WARM_UP = 8.0, 8  # learning rate, and epochs until it is reached
@@ -17,26 +18,6 @@ def load() -> tuple[tuple, tuple]:
     order = np.random.default_rng(0).permutation(len(found.target))
     images, labels = (found.images / 16.0).astype("float32")[order, ..., None], found.target[order]
     return (images[TEST:], labels[TEST:]), (images[:TEST], labels[:TEST])
-
-
-def build() -> keras.Model:
-    """A convolution, three residual blocks of 16, 32 and 64 channels, an average."""
-    layers = keras.layers
-
-    def convolution(x, channels, size=3, strides=1):
-        return layers.Conv2D(channels, size, strides, padding="same", use_bias=False)(x)
-
-    def norm(x, gamma="ones"):
-        return layers.BatchNormalization(momentum=0.7, gamma_initializer=gamma)(x)
-
-    image = layers.Input([8, 8, 1])
-    x = keras.ops.relu(norm(convolution(image, 16)))
-    for channels in (16, 32, 64):
-        strides = 1 if channels == 16 else 2
-        y = keras.ops.relu(norm(convolution(x, channels, strides=strides)))
-        y = norm(convolution(y, channels), gamma="zeros")
-        x = keras.ops.relu(y + norm(convolution(x, channels, size=1, strides=strides)))
-    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
 class Rates(keras.optimizers.schedules.LearningRateSchedule):
@@ -63,7 +44,7 @@ def train(strategy, seed: int, epochs: int) -> float:
     data = tf.data.Dataset.from_tensor_slices((x, np.eye(10, dtype="float32")[y]))
     data = data.shuffle(len(x), seed=seed).batch(BATCH, drop_remainder=True)
     with strategy.scope():
-        model = build()
+        model = build_model()
         loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
         rates = Rates(len(x) // BATCH, epochs)
         model.compile(lars_pto.LARS(rates, weight_decay=1e-4), loss, metrics=["accuracy"])

@@ -5,8 +5,7 @@
 Four workers stand on two nodes of two ("localhost" and "127.0.0.1" are different hosts to Horovod), so that
 hierarchical schemes are exercised; `--hosts` overrides. Every worker runs every test, in the same order, and
 stops at the first failure of any (conftest.py). The exit code is the first failing worker's; what failing
-workers printed is printed. `$XML_OUTPUT_FILE` gets rank 0's JUnit report, or the
-first failing worker's.
+workers printed is printed. `$XML_OUTPUT_FILE` gets rank 0's JUnit report, or the first failing worker's.
 """
 
 import argparse

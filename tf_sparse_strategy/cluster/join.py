@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from tf_sparse_strategy.cluster import command as command_line
 from tf_sparse_strategy.cluster import facts, launch
 from tf_sparse_strategy.cluster.exchange import ExchangeError, ThroughRendezvous
 
@@ -67,25 +68,15 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tss join",
-        usage="tss join --rendezvous HOST:PORT -- COMMAND ...",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser_of("join", "--rendezvous HOST:PORT", _DESCRIPTION, _EPILOG)
     parser.add_argument("--rendezvous", type=_address, required=True, metavar="HOST:PORT")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Returns the command's exit code, 1 when the workers do not find together, 2 for wrong arguments."""
     parser = _parser()
-    args = parser.parse_args(argv)
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
-        parser.error("no command: write it after --, e.g. `tss join ... -- python train.py`.")
+    args, command = command_line.parse(parser, argv, "tss join ... -- python train.py")
     try:
         rank, size = place(os.environ)
     except ValueError as error:

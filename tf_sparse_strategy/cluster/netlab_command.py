@@ -9,6 +9,7 @@ import pathlib
 import signal
 import sys
 
+from tf_sparse_strategy.cluster import command as command_line
 from tf_sparse_strategy.cluster.faults import Fault
 from tf_sparse_strategy.cluster.namespaces import NetlabError
 from tf_sparse_strategy.cluster.netlab import Netlab, Result
@@ -29,13 +30,7 @@ The exit code is that of the first worker that failed (128 + n after signal n); 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tss netlab",
-        usage="tss netlab [options] -- COMMAND ...",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser_of("netlab", "[options]", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("--nodes", type=int, default=4, metavar="M", help="number of nodes (default 4)")
     add("--local", type=int, default=2, metavar="G", help="workers per node (default 2)")
@@ -54,17 +49,13 @@ def _parser() -> argparse.ArgumentParser:
         help="how long the other workers may go on after the first failure (default 60)",
     )
     add("--json", type=pathlib.Path, metavar="FILE", help="write the report to this file")
-    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Returns the exit code of the job, 2 for wrong arguments, 1 when there can be no cluster."""
     parser = _parser()
-    args = parser.parse_args(argv)
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
-        parser.error("no command: write it after --, e.g. `tss netlab -- python train.py`.")
+    args, command = command_line.parse(parser, argv, "tss netlab -- python train.py")
     try:
         if args.json:
             args.json.touch()  # now, not after hours

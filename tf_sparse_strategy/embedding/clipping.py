@@ -36,8 +36,7 @@ def clip(
         squares = [tf.reduce_sum(tf.square(_values(g))) for g in whole]
         squares += [tf.square(norm) for norm in _norms(of_slices, table)]
         norm = tf.sqrt(tf.add_n([tf.cast(square, tf.float32) for square in squares]))
-        factor = optimizer.global_clipnorm * tf.minimum(1.0 / norm, 1.0 / optimizer.global_clipnorm)
-        factor += norm - norm  # NaN if the norm is not finite, as in Keras
+        factor = global_factor(norm, optimizer.global_clipnorm)
         of_slices = [_scaled(g, tf.cast(factor, _dtype(g))) for g in of_slices]
         whole = [_scaled(g, tf.cast(factor, _dtype(g))) for g in whole]
     elif optimizer.clipvalue:
@@ -46,6 +45,11 @@ def clip(
         whole = clip_whole(whole)
     order = iter(whole), iter(of_slices)
     return [next(order[h is not None]) for h in held]
+
+
+def global_factor(norm: tf.Tensor, limit: float) -> tf.Tensor:
+    """What gradients of this norm together are multiplied by; NaN if it is not finite, as in Keras."""
+    return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 
 
 def _norms(gradients, table) -> list[tf.Tensor]:

@@ -21,9 +21,14 @@ _END = -1
 _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a checkpoint
 
 
+def tensorflows(variable: Any) -> Any:
+    """TensorFlow's variable in one of Keras 3; of any other kind itself."""
+    return getattr(variable, "_value", variable)
+
+
 def of(variable: Any) -> Any:
     """The slice behind a variable of either Keras or of TensorFlow; None if all workers hold all of it."""
-    variable = getattr(variable, "_value", variable)
+    variable = tensorflows(variable)
     return variable if isinstance(getattr(variable, "partition", None), ColumnPartition) else None
 
 

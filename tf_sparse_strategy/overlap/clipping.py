@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.embedding.clipping import global_factor
 
 
 def clip(optimizer: Any, owned: list[tf.Tensor], collectives: Collectives) -> list[tf.Tensor]:
@@ -20,9 +21,8 @@ def clip(optimizer: Any, owned: list[tf.Tensor], collectives: Collectives) -> li
         limit = optimizer.clipnorm
         return [g * limit / tf.cast(tf.maximum(n, limit), g.dtype) for g, n in zip(owned, norms, strict=True)]
     if optimizer.global_clipnorm:
-        limit = optimizer.global_clipnorm
         norm = tf.sqrt(tf.reduce_sum(_squares(owned, collectives)))
-        factor = limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)  # NaN stays, as in Keras
+        factor = global_factor(norm, optimizer.global_clipnorm)
         return [g * tf.cast(factor, g.dtype) for g in owned]
     if optimizer.clipvalue:
         limit = optimizer.clipvalue

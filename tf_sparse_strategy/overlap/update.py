@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.overlap import chunks, clipping
 from tf_sparse_strategy.overlap.step import Step
 
@@ -41,7 +42,7 @@ class ChunkedUpdate:
         self.number, self.inner, self._optimizer = number, inner, weakref.ref(optimizer)
         self._collectives, self._step, self._fusion = collectives, step, fusion
         self._shards = shards
-        self._pairs = [(_tensorflows(v), _tensorflows(shards[key(v)])) for v in variables]
+        self._pairs = [(slices.tensorflows(v), slices.tensorflows(shards[key(v)])) for v in variables]
         self._positions = {key(v): i for i, v in enumerate(variables)}
         self._buckets = [b.positions for b in _plan(self._pairs, fusion).buckets]  # last layers first
         self._slots = None
@@ -138,7 +139,7 @@ class ChunkedUpdate:
             if not name.startswith("_") and isinstance(value, int | float | None):
                 setattr(inner, name, value)
         inner._exclude_from_weight_decay_cache = {
-            inner._var_key(shard): self.optimizer._use_weight_decay(_tensorflows(variable))
+            inner._var_key(shard): self.optimizer._use_weight_decay(slices.tensorflows(variable))
             for variable, shard in zip(variables, shards, strict=True)
         }
         inner._apply_weight_decay(shards)
@@ -211,7 +212,7 @@ class ChunkedUpdate:
             )
         own_to_worker = {id(v) for v in getattr(self.optimizer, "_accumulated_gradients", ())}
         self._slots = [
-            (_tensorflows(whole), _tensorflows(part))
+            (slices.tensorflows(whole), slices.tensorflows(part))
             for whole, part in zip(mine, inner, strict=True)
             if id(whole) not in own_to_worker and 0 not in part.shape
         ]
@@ -253,11 +254,7 @@ class ChunkedUpdate:
 
 def key(variable: Any) -> int:
     """What tells a variable from others, be it Keras's or the TensorFlow variable inside."""
-    return id(_tensorflows(variable))
-
-
-def _tensorflows(variable):
-    return getattr(variable, "_value", variable)
+    return id(slices.tensorflows(variable))
 
 
 def is_setting(optimizer: Any, variable: Any) -> bool:

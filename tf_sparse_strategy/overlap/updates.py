@@ -109,7 +109,7 @@ class ChunkedUpdates:
             and tf.as_dtype(variable.dtype).is_floating
             and not getattr(variable, "overwrite_with_gradient", False)
             and 0 not in variable.shape
-            and hasattr(getattr(variable, "_value", variable), "owner")
+            and hasattr(slices.tensorflows(variable), "owner")
             and not self.overlap.excludes(getattr(variable, "path", variable.name))
         )
 
@@ -131,7 +131,7 @@ class ChunkedUpdates:
 
     def _take_over(self, variables):
         """From an optimizer that was built on the same variables before."""
-        taken = {getattr(v, "_value", v).owner for v in variables} - {None}
+        taken = {slices.tensorflows(v).owner for v in variables} - {None}
         for update in [u for u in self._updates if u in taken]:
             update.close()
             self._updates.remove(update)
