@@ -76,8 +76,8 @@ class Memory(tf.train.experimental.PythonState):
 
     @property
     def has_content(self) -> bool:
-        """Whether any scheme remembers anything; the same on all workers."""
-        return any(state for states in self._lists.values() for state in states)
+        """Whether there is anything to save; the same on all workers."""
+        return any(map(any, self._lists.values())) or bool(self._unclaimed())
 
     def begin_epoch(self, epoch: int) -> None:
         """Tells schemes that go by epochs which one begins, from 0 on."""
@@ -107,6 +107,9 @@ class Memory(tf.train.experimental.PythonState):
             for bucket, state in enumerate(states):
                 for name, variable in sorted(state.items()):
                     arrays[f"{number}/{bucket}/{name}"] = self._gather(variable)
+        for record in self._unclaimed():
+            arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
+            records.append({key: value for key, value in record.items() if key != "arrays"})
         if self._collectives.topology.rank > 0:
             return b""
         archive = io.BytesIO()
@@ -118,6 +121,17 @@ class Memory(tf.train.experimental.PythonState):
         to_chief = [1] + [0] * (self._collectives.topology.num_workers - 1)
         rows = variable.read_value()[tf.newaxis]
         return self._collectives.all_to_all(rows, to_chief, purpose="memory")[0].numpy()
+
+    def _unclaimed(self) -> list[dict[str, Any]]:
+        """What was restored for lists of gradients that this run has not reduced yet."""
+        claimed = [self._description(plan)["tensors"] for plan in self._lists]
+        left = []
+        for record in self._restored:
+            if record["tensors"] in claimed:
+                claimed.remove(record["tensors"])
+            else:
+                left.append(record)
+        return left
 
     def _description(self, plan: BucketPlan) -> dict[str, Any]:
         tensors = plan.tensors

@@ -144,6 +144,24 @@ def test_alike_lists_keep_their_order(comm, topology, variables):
     np.testing.assert_array_equal(run(first), run(second))
 
 
+def test_what_no_gradients_have_asked_for_yet_is_saved_again(comm, topology, variables):
+    """A second model's residuals outlive a run that trains the first only; and one that saves at once."""
+    others = [tf.Variable([0.5] * 9), tf.Variable([[1.0, 2.0]])]
+    here = apart(topology)
+    first = GradientReducer(TopKAllGather(0.05), here, 100)
+    step(first, variables, topology, 0)
+    step(first, others, topology, 1)
+    blob = moved(comm, first.memory.serialize())
+    second = GradientReducer(TopKAllGather(0.05), here, 100)
+    second.memory.deserialize(blob)
+    assert second.memory.has_content == (topology.num_workers > 1)
+    second.memory.deserialize(moved(comm, second.memory.serialize()))
+    np.testing.assert_array_equal(*(step(r, others, topology, 2) for r in (first, second)))
+    third = GradientReducer(TopKAllGather(0.05), here, 100)
+    third.memory.deserialize(moved(comm, second.memory.serialize()))
+    np.testing.assert_array_equal(*(step(r, variables, topology, 3) for r in (first, third)))
+
+
 def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
     reducer = GradientReducer(TopKAllGather(0.05), apart(topology), 1 << 20)
     step(reducer, variables, topology, 0)
