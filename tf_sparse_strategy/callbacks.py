@@ -42,7 +42,8 @@ class CommunicationMonitor(*_callback_classes()):
     - `cross_bytes_per_step`: the part of it that crossed between nodes;
     - `imbalance`: what the worker that sends most sends, by the mean of all.
 
-    Under sparse communication also, and a warning whenever a bucket's scheme has changed,
+    Under sparse communication also, and a warning at the epoch's end, or after `update_freq` steps, if a
+    bucket's scheme has changed,
 
     - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
     - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, by K;
@@ -134,10 +135,15 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = _Stretch(self._strategy)
-        self._interval = _Stretch(self._strategy)
         self._epoch_step = 0
         if self._schemes is not None:
-            self._schemes.begin()
+            self._epoch_schemes = self._schemes.gather()
+        self._begin_interval()
+
+    def _begin_interval(self):
+        self._interval = _Stretch(self._strategy)
+        if self._schemes is not None and self._update_freq != "epoch":
+            self._interval_schemes = self._schemes.gather()
 
     def on_test_begin(self, logs=None):
         if self._strategy is not None:
@@ -162,14 +168,17 @@ class CommunicationMonitor(*_callback_classes()):
                 self._finish_trace()
         self._step += ran
         if self._update_freq != "epoch" and self._step % self._update_freq < ran:
-            self._write("batch", self._interval.rates(), self._step)
-            self._interval = _Stretch(self._strategy)
+            rates = self._interval.rates()
+            if self._schemes is not None:
+                rates |= self._schemes.rates_since(self._interval_schemes, f"Step {self._step}")
+            self._write("batch", rates, self._step)
+            self._begin_interval()
 
     def on_epoch_end(self, epoch, logs=None):
         rates = self._epoch.rates()
         logged = {name: rates[name] for name in _LOGGED}
         if self._schemes is not None:
-            found = self._schemes.end(epoch)
+            found = self._schemes.rates_since(self._epoch_schemes, f"Epoch {epoch}")
             rates.update(found)
             logged.update(found)
         if logs is not None:
@@ -228,7 +237,7 @@ class _Stretch:
 
 
 class _Schemes:
-    """What sparse communication does in an epoch, for the logs."""
+    """What sparse communication does in a stretch of training, for the logs."""
 
     def __init__(self, strategy, freq: int | None):
         self._strategy = strategy
@@ -236,24 +245,18 @@ class _Schemes:
         self._probe = strategy.extended.gradients.probe = metrics.GradientProbe(freq) if freq else None
         self._in_use = None
 
-    def _gather(self):
+    def gather(self) -> list[metrics.SchemeCounts]:
+        """What all workers know now. Collective."""
         mine = metrics.read_schemes(self._strategy, self._probe)
         return metrics.gather_schemes(mine, self._strategy.extended.collectives)
 
-    def begin(self) -> None:
-        """Collective."""
-        self._before = self._gather()
-
-    def end(self, epoch: int) -> dict[str, float]:
+    def rates_since(self, before: list[metrics.SchemeCounts], when: str) -> dict[str, float]:
         """What applies of `metrics.scheme_rates`. Collective; rank 0 says which schemes have changed."""
-        rates = metrics.scheme_rates(self._before, self._gather())
+        rates = metrics.scheme_rates(before, self.gather())
         in_use = metrics.schemes_in_use(self._strategy)
         if self._strategy.topology.rank == 0 and self._in_use not in (None, in_use):
             logging.warning(
-                "Epoch %d: gradients are now summed by %s, before by %s",
-                epoch,
-                in_use,
-                self._in_use,
+                "%s: gradients are now summed by %s, before by %s", when, in_use, self._in_use
             )
         self._in_use = in_use
         kinds = repr(self._strategy.communication)

@@ -188,6 +188,18 @@ def test_sparse_schemes_are_described(keras, topology, shared_tmp, caplog):
     assert strategy.extended.gradients.probe is None
 
 
+def test_a_change_within_an_epoch_is_told_when_it_happens(keras, topology, shared_tmp, caplog):
+    phases = [(0, OkTopK(0.1)), (3, tss.communication.Dense())]
+    scheme = tss.communication.Piecewise(phases, unit="step")
+    strategy = tss.SparseStrategy(communication=scheme)
+    monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs", update_freq=2)
+    with caplog.at_level("WARNING"):
+        compiled(strategy, keras).fit(dataset().repeat(3), callbacks=[monitor], verbose=0)
+    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    tells = topology.rank == 0 and topology.num_workers > 1
+    assert [text.partition(":")[0] for text in said] == ["Step 4"] * tells
+
+
 def test_dense_schemes_have_nothing_to_describe(strategy, keras):
     monitor = tss.callbacks.CommunicationMonitor(scheme_freq=1)
     logs = compiled(strategy, keras).fit(dataset(), callbacks=[monitor], verbose=0).history
