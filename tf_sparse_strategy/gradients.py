@@ -39,8 +39,10 @@ class GradientReducer:
         """Returns the sums over workers of `[(gradient, variable), …]`, in the same order.
 
         Raises:
-          ValueError: a dense gradient has no static shape.
+          ValueError: a dense gradient has no static shape, or one of slices would need momentum.
         """
+        if self.communication.applies_momentum(self._collectives.topology):
+            _refuse_slices(pairs, self.communication)
         reduced = [None] * len(pairs)
         dense = []
         for position, (gradient, variable) in enumerate(pairs):
@@ -113,6 +115,16 @@ def coalesced(gradient):
     indices, place = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def _refuse_slices(pairs, communication) -> None:
+    for gradient, variable in pairs:
+        if isinstance(gradient, tf.IndexedSlices) or slices.of(variable) is not None:
+            raise ValueError(
+                f"communication={communication!r} applies momentum to dense gradients only; that of variable "
+                f"{variable.name!r} is tf.IndexedSlices. Use HiTopK and the optimizer's momentum, or "
+                "tf.convert_to_tensor(gradient) in a loop of your own."
+            )
 
 
 def _values(gradient) -> tf.Tensor:

@@ -8,6 +8,7 @@ from tests import sparse_reference
 from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import DGC, Dense, Guarded, Piecewise
+from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
 
 N, DENSITY = 203, 0.05
@@ -74,6 +75,17 @@ def test_one_node_and_mixtures_are_refused(here):
         Guarded(DGC(), 1.0)
     with pytest.raises(ValueError, match="some of its schemes apply momentum"):
         Piecewise([(0, DGC()), (3, Dense())]).validate(Topology((0, 1), 0))
+
+
+def test_slices_are_refused(here):
+    if here.topology.num_workers == 1:
+        return
+    reducer = GradientReducer(Piecewise([(0, DGC(0.2)), (2, DGC(DENSITY))]), here, bucket_bytes=100)
+    table = tf.Variable(tf.zeros([3, 2]), name="table")
+    rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2]))
+    with pytest.raises(ValueError, match="'table:0' is tf.IndexedSlices. Use HiTopK and the optimizer's"):
+        reducer.reduce([(rows, table)])
+    reducer.reduce([(tf.convert_to_tensor(rows), table)])
 
 
 def test_fit_with_sgd_alone(keras, comm, topology):

@@ -49,6 +49,11 @@ class Communication(abc.ABC):
         del bucket, topology
         return {}
 
+    def applies_momentum(self, topology: Topology) -> bool:
+        """Whether sums come with momentum, which `tf.IndexedSlices` would not get."""
+        del topology
+        return False
+
     @property
     def keeps_residual(self) -> bool:
         """Whether what is not sent of a bucket stays in its state."""

@@ -29,8 +29,8 @@ class DGC(HiTopK):
     density warm-up see `Piecewise`.
 
     When not to use it: with any optimizer but SGD without momentum, which would apply momentum twice, or
-    rescale what has waited; that is refused, and so are one node, where nothing waits, and tf_keras, which
-    does not say who asks for the sums. Weight decay in the loss is delayed like any gradient; use the
+    rescale what has waited; that is refused, and so are one node, where nothing waits, `tf.IndexedSlices`,
+    which are gathered whole, and tf_keras, which does not say who asks for the sums. Weight decay in the loss is delayed like any gradient; use the
     optimizer's. Restored onto other workers velocities start from zero.
 
     Args:
@@ -83,6 +83,9 @@ class DGC(HiTopK):
                 f"communication=DGC(...) applies momentum itself; the optimizer is {name} with "
                 f"momentum={momentum}. Use keras.optimizers.SGD(learning_rate), without momentum, or HiTopK."
             )
+
+    def applies_momentum(self, topology: Topology) -> bool:
+        return True
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = super().state(bucket, topology)

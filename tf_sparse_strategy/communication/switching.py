@@ -49,6 +49,9 @@ class Switching(Communication):
                 "optimizer. Use DGC of one momentum throughout, or not at all."
             )
 
+    def applies_momentum(self, topology: Topology) -> bool:
+        return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
+
     def _keeping(self, topology: Topology) -> list[Communication]:
         return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
 
