@@ -1,1 +1,1 @@
-"""One folder per recipe, each with the same files; convert/ and clusters/ belong to their documents."""
+"""One folder per recipe; common/ is what they share, convert/ and clusters/ belong to documents."""

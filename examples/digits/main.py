@@ -5,13 +5,12 @@ horovodrun --gloo -np 4 python -m examples.digits.main       four workers on thi
 """
 
 import pathlib
-import statistics
 import sys
 
-import tensorflow as tf
-from absl import app
-
 import tf_sparse_strategy as tss
+from examples.common import command_line
+from examples.common import report as report_lib
+from examples.common import strategy as strategy_lib
 from examples.digits import config as config_lib
 from examples.digits import train
 
@@ -21,36 +20,23 @@ def report(config: config_lib.Config, strategy: tss.SparseStrategy, result: trai
     from examples.digits import plot  # only rank 0 needs matplotlib
 
     workers = strategy.topology.num_workers
-    history = result.history
-    # The first epoch includes tracing the model.
-    speed = statistics.median(history["samples_per_second"][1:] or history["samples_per_second"])
     picture = pathlib.Path(config.output_dir).resolve() / "curves.png"
     plural = "s" if workers > 1 else ""
     title = f"Digits, {workers} worker{plural}: test accuracy {result.test_accuracy:.2%}"
-    plot.save_curves(history, title, picture)
-    print(
-        f"workers            {workers}",
-        f"samples/s          {speed:,.0f}",
-        f"bytes on the wire  {history['bytes_per_step'][-1]:,.0f} per step, all workers together",
-        f"test accuracy      {result.test_accuracy:.2%}",
-        f"picture            {picture}",
-        sep="\n",
-        flush=True,
-    )
+    plot.save_curves(result.history, title, picture)
+    rows = report_lib.speed_and_bytes(strategy, result.history)
+    rows |= {"test accuracy": f"{result.test_accuracy:.2%}", "picture": str(picture)}
+    report_lib.show(rows)
 
 
-def main(argv: list[str]) -> int:
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments {argv[1:]}; all settings are flags, see --help.")
-    config = config_lib.from_flags()
-    tf.get_logger().setLevel("WARNING")  # P workers would repeat TensorFlow's notes
-    strategy = tss.SparseStrategy(communication=train.communication(config))
+def main(config: config_lib.Config) -> int:
+    strategy = strategy_lib.start(config)
     result = train.train(config, strategy)
     if strategy.topology.rank == 0 and result.history:
         report(config, strategy, result)
     elif strategy.topology.rank == 0:
         print(f"All epochs were done before. Test accuracy {result.test_accuracy:.2%}", flush=True)
-    if result.test_accuracy < config.goal:
+    if config.check and result.test_accuracy < config.goal:
         print(
             f"FAILED: test accuracy {result.test_accuracy:.2%} is below the goal of "
             f"{config.goal:.2%} (--goal); more epochs (--phases) may help.",
@@ -61,4 +47,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command_line.run(main, config_lib.RECIPES)

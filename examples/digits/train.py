@@ -1,10 +1,8 @@
 """Data and training: plain Keras but for the lines that mention `tss`, `strategy` or `lars_pto`."""
 
 import collections
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -13,11 +11,11 @@ from sklearn import datasets, model_selection
 
 import lars_pto
 import tf_sparse_strategy as tss
+from examples.common.precision import computing_in
+from examples.common.saving import Saving
+from examples.common.schedule import RiseAndFall
 from examples.digits.config import Config
 from examples.digits.model import CLASSES, build_model
-from examples.digits.saving import Saving
-from examples.digits.schedule import Schedule
-from tf_sparse_strategy.communication import HiTopK, Piecewise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +25,6 @@ class Result:
     history: dict[str, list[float]]
     test_loss: float
     test_accuracy: float
-
-
-def communication(config: Config) -> str | tss.communication.Communication:
-    """How gradients are summed: first, if so asked, only their largest entries."""
-    if not config.sparse_epochs:
-        return config.comm
-    after = tss.communication.get(config.comm)
-    return Piecewise([(0, HiTopK(config.density)), (config.sparse_epochs, after)])
 
 
 def load(seed: int):
@@ -73,21 +63,11 @@ def order(seed: int, epochs: range, images: int, batch: int) -> np.ndarray:
 
 def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:
     """Adam, or LARS, with a rate that rises and falls once in so many steps."""
-    schedule = Schedule(steps, config.learning_rate)
+    peak = config.learning_rate
+    schedule = RiseAndFall([(steps, config.epochs)], peak, rising=2 / 7, last=peak / 100)
     if config.optimizer == "adam":
         return keras.optimizers.Adam(schedule)
     return lars_pto.LARS(schedule, weight_decay=1e-4, parallel=config.pto or "auto")
-
-
-@contextlib.contextmanager
-def computing_in(dtype: str) -> Iterator[None]:
-    """Layers that are made in this block compute in that dtype, and their optimizers scale the loss."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(dtype)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def make_model(config: Config, strategy: tss.SparseStrategy, steps: int) -> keras.Model:
@@ -109,7 +89,7 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
 
     Args:
       config: the run.
-      strategy: made with `communication(config)`.
+      strategy: as `examples.common.strategy.start` makes it.
       callbacks: more of Keras's.
     """
     keras.utils.set_random_seed(config.seed)

@@ -2,13 +2,12 @@
 
 import os
 
-import keras
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
 
 
-class Saving(keras.callbacks.Callback):
+class Saving(tf.keras.callbacks.Callback):
     """Keeps model, optimizer, what sparse communication has not sent yet, and the epoch.
 
     What `directory` holds is restored at once, on all workers. `BackupAndRestore` would do for a single
@@ -21,7 +20,7 @@ class Saving(keras.callbacks.Callback):
       strategy: under which it was.
     """
 
-    def __init__(self, directory: str, model: keras.Model, strategy: tss.SparseStrategy):
+    def __init__(self, directory: str, model: tf.keras.Model, strategy: tss.SparseStrategy):
         super().__init__()
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)

@@ -1,0 +1,26 @@
+"""What a run prints at its end."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import tf_sparse_strategy as tss
+
+
+def speed_and_bytes(
+    strategy: tss.SparseStrategy, history: Mapping[str, Sequence[float]]
+) -> dict[str, str]:
+    """Rows for `show`, from what `CommunicationMonitor` has added to Keras's history."""
+    speeds = history["samples_per_second"]
+    # The first epoch includes tracing the model.
+    speed = statistics.median(speeds[1:] or speeds)
+    return {
+        "workers": str(strategy.topology.num_workers),
+        "samples/s": f"{speed:,.0f}",
+        "bytes on the wire": f"{history['bytes_per_step'][-1]:,.0f} per step, all workers together",
+    }
+
+
+def show(rows: Mapping[str, str]) -> None:
+    """Prints names and values in two columns; rank 0's task."""
+    width = max(map(len, rows)) + 2
+    print(*(f"{name:{width}}{value}" for name, value in rows.items()), sep="\n", flush=True)

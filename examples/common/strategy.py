@@ -1,0 +1,22 @@
+"""The strategy that settings ask for."""
+
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from examples.common.settings import Settings
+from tf_sparse_strategy.communication import Communication, HiTopK, Piecewise
+
+
+def communication(settings: Settings) -> Communication:
+    """How gradients are summed: first, if so asked, only their largest entries."""
+    after = tss.communication.get(settings.comm)
+    if not settings.sparse_epochs:
+        return after
+    return Piecewise([(0, HiTopK(settings.density)), (settings.sparse_epochs, after)])
+
+
+def start(settings: Settings) -> tss.SparseStrategy:
+    """Starts this worker; to be called before anything touches an accelerator."""
+    tf.get_logger().setLevel("WARNING")  # P workers would repeat TensorFlow's notes
+    overlap = tss.overlap.DeAR() if settings.overlap == "dear" else None
+    return tss.SparseStrategy(communication=communication(settings), overlap=overlap)

@@ -1,0 +1,126 @@
+"""What recipes share: flags that follow from settings, checks, rates, the strategy, the report."""
+
+import dataclasses
+import doctest
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from examples.common import command_line, report, schedule, settings, strategy
+from examples.common.settings import Settings, setting
+from tf_sparse_strategy.communication import Dense, HiTopK, Piecewise, Torus2D
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Settings):
+    """A recipe's settings."""
+
+    phases: tuple[tuple[int, int], ...] = setting("Sizes.", ((8, 2),), parse=settings.parse_phases)
+    output_dir: str = setting("Where.", "build/test")
+    epochs: int = setting("In all.", 3, positive=True)
+
+
+SMALL = Run(global_batch_size=8, learning_rate=0.1)
+LARGE = dataclasses.replace(SMALL, global_batch_size=64, sparse_epochs=2, density=0.5)
+RECIPES = {"small": SMALL, "large": LARGE}
+
+
+def parsed(*arguments):
+    line = flags.FlagValues()
+    command_line.define(RECIPES, line)
+    line(["main", *arguments])
+    return command_line.chosen(RECIPES, line)
+
+
+def test_flags_change_the_recipe():
+    assert parsed() == SMALL
+    assert parsed("--recipe=large") == LARGE
+    everything = parsed(
+        "--recipe=large", "--density=0.1", "--resume", "--phases=8:1,9:2", "--pto=on"
+    )
+    changed = {"density": 0.1, "resume": True, "phases": ((8, 1), (9, 2)), "pto": "on"}
+    assert everything == dataclasses.replace(LARGE, **changed)
+
+
+@pytest.mark.parametrize("wrong", ["--pto=maybe", "--recipe=none", "--seed=x", "--nosuch=1"])
+def test_wrong_flags_are_refused(wrong):
+    with pytest.raises(flags.Error):
+        parsed(wrong)
+
+
+def test_help_says_where_recipes_start():
+    line = flags.FlagValues()
+    command_line.define(RECIPES, line)
+    assert line["global_batch_size"].help.endswith("Recipes: small 8, large 64.")
+    assert line["learning_rate"].help.endswith("Recipes: 0.1.")
+    assert "Recipes" not in line["pto"].help
+
+
+def test_a_program_refuses_settings_and_says_why():
+    command = [sys.executable, "-m", "examples.digits.main", "--optimizer=adam", "--pto=on"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "pto='on' must be left out: adam takes no norms." in ended.stderr + ended.stdout
+    assert "--global_batch_size: Samples per step" in ended.stderr + ended.stdout
+
+
+BAD = [
+    {"global_batch_size": 0},
+    {"learning_rate": -1.0},
+    {"overlap": "yes"},
+    {"dtype": "float8"},
+    {"sparse_epochs": 4, "density": 0.1},
+    {"density": 0.1},
+    {"epochs": 0},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_settings_are_checked(bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))}=.* must be"):
+        dataclasses.replace(SMALL, **bad)
+
+
+def test_communication():
+    assert strategy.communication(SMALL) == Dense()
+    expected = Piecewise([(0, HiTopK(0.5)), (2, Torus2D())])
+    assert strategy.communication(dataclasses.replace(LARGE, comm="torus2d")) == expected
+
+
+def test_overlap_is_passed_on():
+    with pytest.raises(ValueError, match="use communication='dense'"):
+        strategy.start(dataclasses.replace(LARGE, overlap="dear"))
+
+
+def test_the_rate_rises_and_falls_by_epochs():
+    """Also where the epochs of one phase have more steps; from its configuration as well."""
+    phases = [(20, 2), (30, 1)]
+    one = schedule.RiseAndFall(phases, 9.0, rising=1 / 3, last=1.0)
+    again = schedule.RiseAndFall.from_config(one.get_config())
+    rates = [float(one(step)) for step in range(50)]
+    assert rates == [float(again(step)) for step in range(50)]
+    assert max(rates) == rates[9] == pytest.approx(9.0)
+    assert rates[4] == pytest.approx(4.5)
+    assert rates[19] == pytest.approx(5.0) and rates[34] == pytest.approx(3.0)
+    assert rates[49] == pytest.approx(1.0)
+
+
+def test_report(capsys):
+    history = {"samples_per_second": [1.0, 1000.0, 3000.0], "bytes_per_step": [0.0, 5000.0]}
+    report.show(report.speed_and_bytes(strategy.start(SMALL), history))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "samples/s          2,000"
+    assert lines[2] == "bytes on the wire  5,000 per step, all workers together"
+
+
+@pytest.mark.parametrize("module", [schedule, settings])
+def test_examples_in_docstrings(module):
+    found = doctest.testmod(module)
+    assert found.failed == 0 and found.attempted > 0
+
+
+def test_phases_are_read():
+    with pytest.raises(ValueError, match="phases='8' must be SIZE:EPOCHS"):
+        settings.parse_phases("8")
