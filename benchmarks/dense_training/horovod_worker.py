@@ -8,7 +8,8 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from benchmarks.dense_training import training
+from benchmarks.dense_training import ways
+from benchmarks.training import horovods_gradient
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
@@ -32,11 +33,6 @@ def predicted(
     return sum(cost.seconds for cost in costs)
 
 
-def summed_gradient(tape, loss, variables):
-    """What a user of Horovod writes; its tape knows TensorFlow's variables, not Keras 3's."""
-    return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [v.value for v in variables])
-
-
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -53,14 +49,14 @@ def main() -> None:
     comm = Collectives(strategies["SparseStrategy(dense)"].topology)
     links = link_measurement.measure(comm)
     methods = {
-        name: training.strategy_method(strategy, workers, args.width)
+        name: ways.strategy_method(strategy, workers, args.width)
         for name, strategy in strategies.items()
     }
-    methods["bare Horovod"] = training.plain_method(workers, args.width, summed_gradient)
-    methods["no communication"] = training.plain_method(workers, args.width)
-    differences = training.difference_to_one_process(methods, workers, rank, args.width)
+    methods["bare Horovod"] = ways.plain_method(workers, args.width, horovods_gradient())
+    methods["no communication"] = ways.plain_method(workers, args.width)
+    differences = ways.difference_to_one_process(methods, workers, rank, args.width)
     largest = comm.all_reduce(tf.constant(list(differences.values()), tf.float64), op="max").numpy()
-    times = training.time_rounds(methods, workers, rank, args.rounds, args.steps)
+    times = ways.time_rounds(methods, workers, rank, args.rounds, args.steps)
     if rank == 0:
         model = methods["bare Horovod"].model
         found = {

@@ -11,7 +11,7 @@ import os
 
 import tensorflow as tf
 
-from benchmarks.dense_training import training
+from benchmarks.dense_training import ways
 
 PORT = 23450
 
@@ -41,10 +41,10 @@ def main() -> None:
     workers, rank = args.nodes * args.local, int(os.environ["HOROVOD_RANK"])
     strategy = make_strategy(args.nodes, args.local, rank)
     methods = {
-        "MultiWorkerMirroredStrategy": training.strategy_method(strategy, workers, args.width)
+        "MultiWorkerMirroredStrategy": ways.strategy_method(strategy, workers, args.width)
     }
-    differences = training.difference_to_one_process(methods, workers, rank, args.width)
-    times = training.time_rounds(methods, workers, rank, args.rounds, args.steps)
+    differences = ways.difference_to_one_process(methods, workers, rank, args.width)
+    times = ways.time_rounds(methods, workers, rank, args.rounds, args.steps)
     if rank == 0:
         with open(args.output, "w") as file:
             json.dump({"differences": differences, "seconds": times}, file)

@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import time
 
-import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
+from benchmarks import training
 from benchmarks.sparse_training.models import TASKS, Task
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
@@ -31,61 +30,21 @@ def schemes(density: float) -> dict:
     }
 
 
-def make_model(task: Task) -> keras.Model:
-    """The model with its optimizer, from the same weights each time."""
-    keras.utils.set_random_seed(1)
-    model = task.build()
-    model.optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-    model.optimizer.build(model.trainable_variables)
-    return model
-
-
-def step_of(model: keras.Model, rows: int, gradient=None):
-    """One step whose loss is this worker's share of the mean over `rows` rows."""
-
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            losses = keras.losses.sparse_categorical_crossentropy(y, model(x), from_logits=True)
-            loss = tf.reduce_sum(losses) / rows
-        variables = model.trainable_variables
-        gradients = gradient(tape, loss, variables) if gradient else tape.gradient(loss, variables)
-        model.optimizer.apply(gradients, variables)
-        return loss
-
-    return step
-
-
-def horovods(compression):
-    """Gradients of Horovod's own tape."""
-
-    def gradient(tape, loss, variables):
-        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, compression=compression)
-        return tape.gradient(loss, [v.value for v in variables])
-
-    return gradient
-
-
-def under(strategy: tss.SparseStrategy, step):
-    """`step` as the strategy runs it."""
-    return tf.function(lambda x, y: strategy.run(step, args=(x, y)))
-
-
 def methods(task: Task, density: float, workers: int) -> dict:
     """By name: (the model, its step)."""
     rows, found = workers * task.batch, {}
     for name, (scheme, bucket_bytes) in schemes(density).items():
         strategy = tss.SparseStrategy(scheme, bucket_bytes)
         with strategy.scope():
-            model = make_model(task)
-        found[name] = model, under(strategy, step_of(model, rows))
-    for name, compression in (
-        ("bare Horovod", hvd.Compression.none),
-        ("bare Horovod, fp16", hvd.Compression.fp16),
+            model = training.with_optimizer(task.build)
+        found[name] = model, training.under(strategy, training.plain_step(model, rows))
+    for name, gradient in (
+        ("bare Horovod", training.horovods_gradient()),
+        ("bare Horovod, fp16", training.horovods_gradient("fp16")),
+        ("no communication", training.local_gradient),
     ):
-        model = make_model(task)
-        found[name] = model, tf.function(step_of(model, rows, horovods(compression)))
-    model = make_model(task)
-    found["no communication"] = model, tf.function(step_of(model, rows))
+        model = training.with_optimizer(task.build)
+        found[name] = model, tf.function(training.plain_step(model, rows, gradient))
     return found
 
 
@@ -115,19 +74,10 @@ def main() -> None:
         for _ in range(CHECKED_STEPS):
             step(x, y)
     differ = [name for name, (model, _) in found.items() if apart(model, comm)]
-    times = {name: [] for name in found}
-    for number in range(args.rounds):
-        for name in list(found) if number % 2 else list(found)[::-1]:
-            step = found[name][1]
-            step(x, y)
-            comm.barrier()
-            begin = time.perf_counter()
-            for _ in range(args.steps):
-                step(x, y)
-            times[name].append((time.perf_counter() - begin) / args.steps)
-        if rank == 0:
-            latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in times.items())
-            print(f"{args.task}, round {number + 1} of {args.rounds}, ms per step: {latest}", flush=True)
+    steps, tell = {name: step for name, (_, step) in found.items()}, training.tell_of(rank)
+    times = training.time_rounds(
+        steps, (x, y), args.rounds, args.steps, lambda text: tell(f"{args.task}, {text}"), comm.barrier
+    )
     if rank == 0:
         parameters = found["dense"][0].count_params()
         with open(args.output, "w") as file:
