@@ -39,7 +39,7 @@ class GradientReducer:
         """Returns the sums over workers of `[(gradient, variable), …]`, in the same order.
 
         Raises:
-          ValueError: a dense gradient has no static shape, or one of slices would need momentum.
+          ValueError: a variable has no static shape, or a gradient of slices would need momentum.
         """
         if self.communication.applies_momentum(self._collectives.topology):
             _refuse_slices(pairs, self.communication)
@@ -53,7 +53,7 @@ class GradientReducer:
             elif isinstance(gradient, tf.IndexedSlices):
                 reduced[position] = self.reduce_sparse(gradient)
             else:
-                dense.append((position, tf.convert_to_tensor(gradient), variable))
+                dense.append((position, _shaped(gradient, variable), variable))
         if self._collectives.topology.num_workers == 1:
             return reduced
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
@@ -135,11 +135,19 @@ def _all_finite(tensors) -> list[tf.Tensor]:
     return [tf.reduce_all(tf.math.is_finite(x)) for x in tensors if x.dtype.is_floating]
 
 
+def _shaped(gradient, variable: tf.Variable) -> tf.Tensor:
+    """`gradient`, whose shape TensorFlow may not know, e.g. behind the loop of an LSTM."""
+    gradient = tf.convert_to_tensor(gradient)
+    if gradient.shape.is_fully_defined():
+        return gradient
+    return tf.ensure_shape(gradient, variable.shape)
+
+
 def _spec(gradient: tf.Tensor, variable: tf.Variable) -> TensorSpec:
     if not gradient.shape.is_fully_defined():
         raise ValueError(
-            f"the gradient of variable {variable.name!r} has the unknown shape {gradient.shape}; "
-            "buckets need static shapes. Call tf.ensure_shape(gradient, variable.shape)."
+            f"variable {variable.name!r} has the unknown shape {variable.shape}; buckets need static shapes. "
+            "Make it without shape=."
         )
     return TensorSpec(
         key=getattr(variable, "_unique_id", variable.name),

@@ -181,14 +181,22 @@ def test_no_gradients(comm):
     assert GradientReducer(Dense(), comm, 1 << 20).reduce([]) == []
 
 
-def test_an_unknown_shape_is_named(comm, topology, variables):
+def test_unknown_shapes_are_the_variables_or_named(comm, topology, variables):
     if topology.num_workers == 1:
         pytest.skip("one worker returns gradients untouched")
     reducer = GradientReducer(Dense(), comm, 1 << 20)
 
-    @tf.function(input_signature=[tf.TensorSpec([None])])
-    def step(x):
-        return reducer.reduce([(x, variables[2])])
+    def step(x, variable):
+        @tf.function(input_signature=[tf.TensorSpec([None])])
+        def reduce(x):
+            return reducer.reduce([(x, variable)])
 
-    with pytest.raises(ValueError, match=r"variable 'v2.*unknown shape.*tf.ensure_shape"):
-        step(tf.zeros([5]))
+        return reduce(x)
+
+    ones = tf.ones(variables[2].shape)
+    np.testing.assert_array_equal(step(ones, variables[2])[0], topology.num_workers * ones)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        step(ones[:-1], variables[2])
+    shapeless = tf.Variable(ones, shape=[None], name="shapeless")
+    with pytest.raises(ValueError, match=r"variable 'shapeless.*unknown shape.*shape="):
+        step(ones, shapeless)
