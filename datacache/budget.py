@@ -105,13 +105,14 @@ def _reserve(total: int) -> int:
     return min(int(total * RESERVE_SHARE), RESERVE_BYTES)
 
 
-def limits(memory: int | str, directory: str, held: int = 0) -> list[Limit]:
+def limits(memory: int | str, directory: str, held: int = 0, promised: int = 0) -> list[Limit]:
     """All limits on a store.
 
     Args:
       memory: the user's.
       directory: where the store is: a tmpfs such as /dev/shm.
       held: bytes that the store holds already, which are not to be found again.
+      promised: bytes that other stores in use have been given and do not hold yet.
     """
     status = os.statvfs(directory)
     machine = [
@@ -119,7 +120,8 @@ def limits(memory: int | str, directory: str, held: int = 0) -> list[Limit]:
         *available(),
         Limit(status.f_bavail * status.f_frsize, f"the free space of {directory}"),
     ]
-    found = [Limit(one.bytes + held, one.reason) for one in machine]
+    but = f" less {readable(promised)} that other stores in use may take" if promised else ""
+    found = [Limit(one.bytes + held - promised, one.reason + but) for one in machine]
     user = parse(memory)
     return found if user is None else [*found, Limit(user, f"memory={memory!r}")]
 
@@ -138,15 +140,49 @@ def readable(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def forecast(samples: int, sample_bytes: int, limit: Limit, directory: str) -> str:
+class Rooms(NamedTuple):
+    """How many samples are kept decoded, and how many others encoded."""
+
+    decoded: int
+    encoded: int
+
+
+def rooms(
+    limit: int, samples: int, share: int, decoded_bytes: int, encoded_bytes: int | None
+) -> Rooms:
+    """What to keep in `limit` bytes: no sample to be read again first, then none to be decoded again.
+
+    Args:
+      samples: N.
+      share: how many of them this machine is asked for.
+      decoded_bytes, encoded_bytes: of a sample on average; None: it cannot be kept encoded.
+
+    Example:
+      >>> [rooms(limit, 10, 10, 100, 20) for limit in (1000, 600, 100)]
+      [Rooms(decoded=10, encoded=0), Rooms(decoded=5, encoded=5), Rooms(decoded=0, encoded=5)]
+    """
+    most = min(samples, limit // decoded_bytes)
+    if most >= share or encoded_bytes is None or encoded_bytes >= decoded_bytes:
+        return Rooms(most, 0)
+    left = limit - share * encoded_bytes
+    if left < 0:
+        return Rooms(0, limit // encoded_bytes)
+    decoded = left // (decoded_bytes - encoded_bytes)
+    return Rooms(decoded, share - decoded)
+
+
+def forecast(samples: int, sample_bytes: int, limit: Limit, kept: Rooms, directory: str) -> str:
     """One or two sentences on what will fit, for the user to read before memory is filled."""
-    need, fits = samples * sample_bytes, min(samples, limit.bytes // sample_bytes)
-    text = f"{samples} decoded samples of {readable(sample_bytes)} are {readable(need)}; "
-    if fits == samples:
+    text = f"{samples} decoded samples of {readable(sample_bytes)} are {readable(samples * sample_bytes)}; "
+    if kept.decoded >= samples:
         return text + f"all fit into {directory}."
-    share = 100 * fits / samples
-    text += f"{fits} of them ({share:.0f}%) fit: {readable(limit.bytes)} is the limit, by {limit.reason}. "
-    text += "The others are read and decoded in each epoch."
+    share = 100 * kept.decoded / samples
+    text += f"{kept.decoded} of them ({share:.0f}%) fit: {readable(limit.bytes)} is the limit, "
+    text += f"by {limit.reason}. "
+    if kept.encoded:
+        text += f"{kept.encoded} are kept encoded, and decoded in each epoch. "
+    if sum(kept) < samples:
+        text += "The others are read and decoded in each epoch."
     if "free space" in limit.reason and limit.bytes <= 64 << 20:
         text += f" Docker gives {directory} 64 MB unless started with --shm-size."
-    return text
+    return text.rstrip()

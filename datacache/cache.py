@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import budget, order, version
+from datacache import budget, order, statistics, version
 from datacache import memory as memory_level
 from datacache.local import LocalCopies
-from datacache.pipeline import Loader, apply_augment, sample_spec
+from datacache.pipeline import Loader, apply_augment, sample_spec, timed
 
 _FOREVER = (1 << 63) - 1
 _WARM_BATCH = 64
@@ -21,7 +21,8 @@ class DataCache:
 
     Every sample is decoded once per machine and then gathered from memory into batches, whatever the number
     of processes; a second run on the machine starts with what the first has left. Samples that do not fit
-    are read (from the local disk) and decoded in each epoch: always the same ones, since nothing is evicted.
+    are decoded in each epoch, always the same ones, since nothing is evicted: from copies on the local disk;
+    without `local_dir` from their encoded bytes in memory, for which decoded ones make room.
     A source that changed, or another `version`, begins anew; a file counts as changed when its size or its
     modification time is another.
 
@@ -43,6 +44,8 @@ class DataCache:
         refers to (version.py).
       memory_dir: a directory on tmpfs. The store stays there after the process; `tss cache` shows and
         deletes stores.
+      nodes: M, machines among which the samples are divided (`shuffle` "local" or "exchange"): how many
+        this one needs room for.
 
     Raises:
       ValueError: a sample that cannot be stored; a directory that is not ours; a `version` is needed.
@@ -67,23 +70,31 @@ class DataCache:
         memory: int | str = "auto",
         version: str | None = None,
         memory_dir: str = "/dev/shm",
+        nodes: int = 1,
     ):
         budget.parse(memory)
+        if nodes < 1:
+            raise ValueError(f"nodes={nodes}: must be at least 1, the number of machines.")
         self.source = source
         self.version = _version_of(decode) if version is None else version
         self.local = LocalCopies(local_dir)
         source.open(self.local)
         read = source.reader()
+        self.spec = sample_spec(lambda sample: decode(*read(sample)))
+        flat = tf.nest.flatten(self.spec)
+        self._name = memory_level.identity(source.fingerprint, self.version, len(source), flat)
+        about = {"source": type(source).__name__, "version": self.version}
+        # Copies on a local disk are the encoded form already.
+        encoded_sizes = source.encoded_sizes if self.local.root is None else None
+        self.memory = memory_level.Memory(
+            memory_dir, self._name, len(source), flat, memory, about, encoded_sizes, nodes
+        )
+        self._memory_dir = memory_dir
+        read = source.reader(self.memory.kept)
 
         def decode_sample(sample):
             return decode(*read(sample))
 
-        self.spec = sample_spec(decode_sample)
-        flat = tf.nest.flatten(self.spec)
-        name = memory_level.identity(source.fingerprint, self.version, len(source), flat)
-        about = {"source": type(source).__name__, "version": self.version}
-        self.memory = memory_level.Memory(memory_dir, name, len(source), flat, memory, about)
-        self._memory_dir = memory_dir
         # From sample numbers [b] to samples, in a graph or eagerly.
         self.load = Loader(decode_sample, self.spec, self.memory, self.local)
         self._forecast_is_printed = False
@@ -169,7 +180,8 @@ class DataCache:
         steps = tf.data.Dataset.range(start, end)
         if epochs is None:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        return steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        return timed(batches, self._name)
 
     def warm(self, part: int = 0, parts: int = 1, progress: bool = True) -> None:
         """Reads and decodes now, with a progress bar, what is not in memory yet and has room there.
@@ -210,36 +222,8 @@ class DataCache:
             print("datacache:", self.memory.forecast(self._memory_dir), flush=True)
 
     def stats(self) -> dict[str, float]:
-        """What this process took from where since it began, and what the store holds.
-
-        Reads from the local disk and from the central storage are those of all caches of the process.
-        """
-        read = native.read_stats()
-        found: dict[str, float] = {
-            "samples": len(self),
-            "local_reads": read.local_reads,
-            "local_bytes": read.local_bytes,
-            "original_reads": read.original_reads,
-            "original_bytes": read.original_bytes,
-            "original_seconds": read.original_microseconds / 1e6,
-            "copies": read.copies,
-            "damaged_files": read.damaged,
-        }
-        if self.memory.path:
-            store = native.store_stats(self.memory.path)
-            asked = store.hits + store.misses
-            found |= {
-                "stored": store.stored,
-                "capacity": store.capacity,
-                "memory_bytes": store.stored * self.memory.sample_bytes,
-                "memory_hits": store.hits,
-                "memory_misses": store.misses,
-                "memory_hit_rate": store.hits / asked if asked else 0.0,
-                "bytes_from_memory": store.bytes_read,
-                "rejected": store.rejected,
-                "damaged_samples": store.corrupt,
-            }
-        return found
+        """What this process took from where since it began, and what the store holds (statistics.py)."""
+        return statistics.of(self.memory, self._name)
 
     def sample(self, number: int) -> Any:
         """One sample, e.g. to look at; read and decoded if it is not in memory."""

@@ -1,6 +1,7 @@
 """Keras callbacks: resuming a run in the middle of an epoch, and what the cache did, in Keras's logs."""
 
 import os
+import time
 
 import tensorflow as tf
 
@@ -74,22 +75,21 @@ class Resume(tf.keras.callbacks.Callback):
         self._saved = self.step
 
 
-# Names in the logs, and which of DataCache.stats() they count in an epoch.
-_PER_EPOCH = {
-    "datacache_bytes_from_memory": "bytes_from_memory",
-    "datacache_local_bytes": "local_bytes",
-    "datacache_original_bytes": "original_bytes",
-    "datacache_original_seconds": "original_seconds",
-}
+# Of DataCache.stats(): counts of which an epoch's part is logged.
+_COUNTED = (
+    *("memory_bytes", "encoded_bytes", "local_bytes", "original_bytes"),
+    *("original_seconds", "stall_seconds"),
+)
 
 
 class CacheMonitor(tf.keras.callbacks.Callback):
     """Adds to each epoch's logs where its samples came from; optionally TensorBoard scalars.
 
-    `datacache_hit_rate` (share of samples found in memory), `datacache_stored` (samples in memory),
-    `datacache_bytes_from_memory`, `datacache_local_bytes`, `datacache_original_bytes`, and
-    `datacache_original_seconds` (waiting for the central storage, all threads together). Batches are loaded
-    ahead, so that an epoch's first ones may be counted in the epoch before.
+    `datacache_hit_rate` (share of samples found decoded in memory), `datacache_stored` (samples in memory),
+    `datacache_<level>_bytes` of memory, encoded, local and original, `datacache_bytes_per_second` (all
+    levels together, over the epoch's time), `datacache_original_seconds` (waiting for the central storage,
+    all threads together), `datacache_stall_seconds` (waiting for batches) and `datacache_stall_share` of the
+    epoch's time. Batches are loaded ahead, so that an epoch's first ones may be counted in the epoch before.
 
     Args:
       cache: whose numbers.
@@ -98,17 +98,28 @@ class CacheMonitor(tf.keras.callbacks.Callback):
 
     def __init__(self, cache: DataCache, log_dir: str | None = None):
         super().__init__()
-        self._cache, self._before = cache, cache.stats()
+        self._cache, self._before, self._begin = cache, cache.stats(), time.monotonic()
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
 
+    def on_train_begin(self, logs=None):
+        self._before, self._begin = self._cache.stats(), time.monotonic()
+
     def on_epoch_end(self, epoch, logs=None):
-        now = self._cache.stats()
-        found = {name: now.get(key, 0) - self._before.get(key, 0) for name, key in _PER_EPOCH.items()}
-        hits = now.get("memory_hits", 0) - self._before.get("memory_hits", 0)
-        misses = now.get("memory_misses", 0) - self._before.get("memory_misses", 0)
-        found["datacache_hit_rate"] = hits / max(hits + misses, 1)
-        found["datacache_stored"] = now.get("stored", 0)
-        self._before = now
+        now, seconds = self._cache.stats(), time.monotonic() - self._begin
+
+        def counted(name: str) -> float:
+            return now.get(name, 0) - self._before.get(name, 0)
+
+        found = {f"datacache_{name}": counted(name) for name in _COUNTED if name in now}
+        hits, misses = counted("memory_hits"), counted("memory_misses")
+        loaded = sum(counted(name) for name in _COUNTED if name.endswith("_bytes"))
+        found |= {
+            "datacache_hit_rate": hits / max(hits + misses, 1),
+            "datacache_stored": now.get("stored", 0),
+            "datacache_bytes_per_second": loaded / seconds,
+            "datacache_stall_share": counted("stall_seconds") / seconds,
+        }
+        self._before, self._begin = now, self._begin + seconds
         if logs is not None:
             logs.update(found)
         if self._writer:

@@ -74,6 +74,12 @@ def _stores(root: pathlib.Path) -> list[pathlib.Path]:
     return memory.stores_in(root)
 
 
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    from datacache import memory
+
+    return memory.stores(path)
+
+
 def _about(path: pathlib.Path) -> dict:
     """What is written beside a store; anything may be wrong with it."""
     try:
@@ -86,18 +92,14 @@ def _about(path: pathlib.Path) -> dict:
 def _line(path: pathlib.Path) -> str:
     about = _about(path)
     try:
-        size = budget.readable((path / "store").stat().st_blocks * 512)
+        size = budget.readable(sum(file.stat().st_blocks * 512 for file in _files(path)))
     except OSError:
+        size = ""
+    if not _files(path):
         size = "no store"
     created = about.get("created")
     age = f"{(time.time() - created) / 3600:.1f} h old" if isinstance(created, float) else ""
-    try:
-        with directories.alone(path):
-            use = ""
-    except directories.InUse:
-        use = "in use"
-    except FileNotFoundError:
-        use = "just cleared"
+    use = "in use" if directories.is_in_use(path) else ""
     # Printed as Python literals: what a file says must not steer a terminal.
     what = f"{str(about.get('source', '?'))!r} {str(about.get('version', '?'))!r}"
     return "  ".join(part for part in (path.name, size, what, age, use) if part)
@@ -108,16 +110,19 @@ def _stat(path: pathlib.Path) -> str:
 
     from custom_ops.datacache_store import datacache_store as native
 
-    if not (path / "store").exists():
-        return f"{path.name}  {_EMPTY}"
-    try:
-        stats = native.store_stats(str(path / "store"))
-    except tf.errors.FailedPreconditionError as error:
-        return f"{path.name}  {error.message}"
-    return (
-        f"{path.name}  {stats.stored} of {stats.samples} samples, room for {stats.capacity}, "
-        f"{budget.readable(stats.payload_bytes)} each"
-    )
+    said = []
+    for file in _files(path):
+        try:
+            stats = native.store_stats(str(file))
+        except tf.errors.FailedPreconditionError as error:
+            said.append(f"{path.name}  {error.message}")
+            continue
+        kind, size = ("", "each") if file.name == "store" else (" encoded", "each at most")
+        said.append(
+            f"{path.name}  {stats.stored} of {stats.samples} samples{kind}, room for {stats.capacity}, "
+            f"{budget.readable(stats.payload_bytes)} {size}"
+        )
+    return "\n".join(said) or f"{path.name}  {_EMPTY}"
 
 
 def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
@@ -128,16 +133,17 @@ def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
 
     bad = 0
     for path in stores:
-        if not (path / "store").exists():
+        if not _files(path):
             print(f"{path.name}  {_EMPTY}")
-            continue
-        try:
-            damaged = native.verify(str(path / "store"))
-            print(f"{path.name}  {damaged} damaged samples; they will be read again")
-        except tf.errors.FailedPreconditionError as error:
-            damaged = 1
-            print(f"{path.name}  {error.message}")
-        bad += damaged
+        for file in _files(path):
+            try:
+                damaged = native.verify(str(file))
+                kind = "" if file.name == "store" else "encoded "
+                print(f"{path.name}  {damaged} damaged {kind}samples; they will be read again")
+            except tf.errors.FailedPreconditionError as error:
+                damaged = 1
+                print(f"{path.name}  {error.message}")
+            bad += damaged
     if local:
         copies = local_level.copies_in(local)
         damaged = [path for path in copies if not native.check_copy(str(path))]

@@ -1,9 +1,9 @@
 """Directories of our own: private, marked, leased while in use, and never cleared of what others put there.
 
 A cache directory holds the marker file, and whoever uses it holds a shared flock() on that file, which the
-kernel takes back when a process dies. Clearing needs the lock alone. Any number of processes may claim,
-lease and clear at once: a marker appears as a whole and only once, and a lock on one that has been deleted
-meanwhile counts for nothing.
+kernel takes back when a process dies, even if a child that it forked lives on. Clearing needs the lock
+alone. Any number of processes may claim, lease and clear at once: a marker appears as a whole and only once,
+and a lock on one that has been deleted meanwhile counts for nothing.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import os
 import pathlib
 import secrets
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
@@ -19,8 +20,25 @@ MARKER = ".datacache"
 _CONTENT = b"This directory belongs to datacache, which may delete the files it made here.\n"
 _ATTEMPTS = 100  # to lease a directory; one fails if another process clears it at that very moment
 
-# From a cache directory to all files in it that we wrote, temporary ones too; not the marker.
-Written = Callable[[pathlib.Path], Iterable[pathlib.Path]]
+# From a cache directory to some of the files in it that we wrote.
+Find = Callable[[pathlib.Path], Iterable[pathlib.Path]]
+
+_opened: "weakref.WeakSet[BinaryIO]" = weakref.WeakSet()  # markers, to be locked
+
+
+def _open_marker(path: pathlib.Path) -> BinaryIO:
+    file = open(path / MARKER, "rb")  # noqa: SIM115
+    _opened.add(file)
+    return file
+
+
+def _close_markers() -> None:
+    for file in list(_opened):
+        file.close()
+
+
+# Nobody trains in a forked child, since TensorFlow does not survive forks: it must not hold our locks.
+os.register_at_fork(after_in_child=_close_markers)
 
 
 class InUse(RuntimeError):
@@ -77,20 +95,22 @@ def is_ours(path: pathlib.Path) -> bool:
 class Lease:
     """Says that this process uses a cache directory, until it is released or the process ends.
 
-    Claims the directory, and deletes half-written files of processes that were killed, unless another
-    process uses it and may be writing them.
+    Claims the directory, and deletes what nobody needs, unless another process uses it.
 
     Args:
       path: the directory.
-      written: finds our files in it.
+      leftovers: finds such files in it, e.g. those that killed processes have left half-written.
+
+    Attributes:
+      alone: whether nobody else used it.
     """
 
-    def __init__(self, path: str | os.PathLike, written: Written):
+    def __init__(self, path: str | os.PathLike, leftovers: Find):
         for attempt in range(_ATTEMPTS):
             try:
                 self.path = claim(path)
-                _remove_leftovers(self.path, written)
-                self._file = open(self.path / MARKER, "rb")  # noqa: SIM115
+                self.alone = _remove_leftovers(self.path, leftovers)
+                self._file = _open_marker(self.path)
                 fcntl.flock(self._file, fcntl.LOCK_SH)
                 if _is_current(self._file, self.path):
                     return
@@ -114,7 +134,7 @@ def alone(path: pathlib.Path) -> Iterator[None]:
       FileNotFoundError: it has no marker; it may just have been cleared.
     """
     while True:
-        with open(path / MARKER, "rb") as file:
+        with _open_marker(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -122,6 +142,25 @@ def alone(path: pathlib.Path) -> Iterator[None]:
             if _is_current(file, path):
                 yield
                 return
+
+
+def is_in_use(path: pathlib.Path) -> bool:
+    """Whether a process leases the directory."""
+    try:
+        with alone(path):
+            return False
+    except InUse:
+        return True
+    except FileNotFoundError:  # it has just been cleared
+        return False
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: pathlib.Path) -> Iterator[None]:
+    """Waits until no other process is inside this context of a directory that nobody leases."""
+    with _open_marker(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _is_current(file: BinaryIO, path: pathlib.Path) -> bool:
@@ -132,10 +171,19 @@ def _is_current(file: BinaryIO, path: pathlib.Path) -> bool:
         return False
 
 
-def _remove_leftovers(path: pathlib.Path, written: Written) -> None:
+def _remove_leftovers(path: pathlib.Path, leftovers: Find) -> bool:
     # Markers' temporaries are not among them: who writes one has no lease yet.
-    with contextlib.suppress(InUse), alone(path):
-        unlink_all(file for file in written(path) if ".tmp." in file.name)
+    try:
+        with alone(path):
+            unlink_all(leftovers(path))
+            return True
+    except InUse:
+        return False
+
+
+def half_written(files: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """Those that were not finished."""
+    return [file for file in files if ".tmp." in file.name]
 
 
 def unlink_all(files: Iterable[pathlib.Path]) -> int:

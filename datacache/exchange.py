@@ -1,7 +1,8 @@
 """Moves samples between nodes' memories, so that an exchange of rows costs no reading.
 
-Without it nothing is wrong: a node reads and decodes the samples that an epoch brings it. What leaves gives
-its room to what comes.
+Without it nothing is wrong: a node reads and decodes the samples that an epoch brings it. What has left
+gives its room to what comes, in the end: pipelines load an epoch's first batches before the last epoch has
+ended, so what comes is stored as soon as it is there, and what leaves is kept until it is not needed.
 """
 
 import threading
@@ -45,11 +46,12 @@ def moves(epoch: int, plan: order.Order, node_of_worker: Sequence[int], node: in
 class Exchange:
     """Exchanges samples beside an epoch, by one process of each node.
 
-    `start(epoch)` sends and receives in a thread what nodes must have for that epoch; `finish()` waits
-    and puts it into the store in place of what has left. Every node must call both for the same epochs.
+    `start(epoch)` sends and receives in a thread what nodes must have for that epoch, and stores it if there
+    is room; `finish()`, called when the epoch before is over, waits for that, gives up what has left, and
+    stores what had no room until then. Every node must call both for the same epochs.
 
-    For nodes whose share fits into memory. Memory: `fraction` of the share, twice. Traffic: (M - 1) / M
-    of that per node and epoch.
+    For nodes whose share fits into memory; best with room for `fraction` of it more. Memory besides: that
+    fraction, twice. Traffic: (M - 1) / M of it per node and epoch.
 
     Args:
       cache: this node's.
@@ -86,18 +88,24 @@ class Exchange:
         self._thread.start()
 
     def finish(self) -> int:
-        """Waits, and keeps what has come; returns how many samples. Raises what the transfer raised."""
+        """Waits, and keeps what has come; returns how many samples came. Raises what the transfer raised."""
         if self._thread is None:
             return 0
         self._thread.join()
         self._thread = None
         if self._error is not None:
             raise self._error
-        return self._keep()
+        path = self._cache.memory.path
+        if path is not None:
+            native.release(path, tf.constant(np.concatenate(self._moves.sends)))
+            self._keep()  # those for which there was no room before
+        self._received = []
+        return sum(map(len, self._moves.receives))
 
     def _transfer(self) -> None:
         try:
             self._received = self._all_to_all([self._pack(ids) for ids in self._moves.sends])
+            self._keep()
         except BaseException as error:  # handed to the training's thread
             self._error = error
 
@@ -117,16 +125,10 @@ class Exchange:
             at += size
         return values
 
-    def _keep(self) -> int:
+    def _keep(self) -> None:
         path = self._cache.memory.path
         if path is None:
-            return 0
-        # A node gets as many samples as it gives, and each takes the place of one that left.
-        leaving = np.concatenate(self._moves.sends)
-        kept = 0
+            return
         for ids, data in zip(self._moves.receives, self._received, strict=True):
             if len(ids):
-                replaced = tf.constant(leaving[kept : kept + len(ids)])
-                native.put(path, tf.constant(ids), self._unpack(data, len(ids)), replaced)
-            kept += len(ids)
-        return kept
+                native.put(path, tf.constant(ids), self._unpack(data, len(ids)))

@@ -1,11 +1,13 @@
 """Level 1: copies of the source's files on a local disk, kept for later runs and shared by concurrent ones.
 
-    <local_dir>/.datacache           marker and lease
-    <local_dir>/files/<2 hex>/<hex>  a file's bytes and a footer (copy.h): crc32c, length, stamp
-    <local_dir>/index/<hex>.npy      where the records of TFRecord files begin
+    <local_dir>/.datacache                   marker and lease
+    <local_dir>/files/<2 hex>/<hex>-<stamp>  a file's bytes and a footer (copy.h): crc32c, length, stamp
+    <local_dir>/index/<hex>.npy              where the records of TFRecord files begin
 
-A copy's name is a hash of its original's path: whatever a source's files are called, nothing is written
-elsewhere. There is no list of copies: each tells by itself whether it is whole and current.
+A copy's name is a hash of its original's path, and the stamp of the original's content: whatever a source's
+files are called, nothing is written elsewhere, and runs that listed a source before and after it changed do
+not disturb each other. There is no list of copies: each tells by itself whether it is whole. Copies of which
+there is a newer one are deleted when a run begins and no other uses the directory.
 """
 
 import hashlib
@@ -21,7 +23,7 @@ from datacache import directories
 
 _log = logging.getLogger("datacache")
 # Of copies, of indices, and of both while they are written.
-_NAMES = re.compile(r"[0-9a-f]{64}(\.npy)?(\.tmp\..+)?")
+_NAMES = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}|\.npy)?(\.tmp\..+)?")
 
 
 class LocalCopies:
@@ -37,7 +39,7 @@ class LocalCopies:
         if directory is None:
             return
         try:
-            self._lease = directories.Lease(directory, _written)
+            self._lease = directories.Lease(directory, _leftovers)
             for folder in _folders(self._lease.path):
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if folder.is_symlink():
@@ -49,12 +51,12 @@ class LocalCopies:
                 "are not in memory.", error,
             )
 
-    def path(self, original: str) -> str:
-        """Where the copy of a file is, or would be; empty where there are no copies."""
+    def path(self, original: str, stamp: int) -> str:
+        """Where the copy of a file of this content is, or would be; empty where there are no copies."""
         if self.root is None:
             return ""
         name = hashlib.sha256(original.encode()).hexdigest()
-        return str(self.root / "files" / name[:2] / name)
+        return str(self.root / "files" / name[:2] / f"{name}-{stamp:016x}")
 
     def load_index(self, fingerprint: str) -> np.ndarray | None:
         """The index that an earlier run saved for a source, int64 [3, R]; None if there is none."""
@@ -105,6 +107,19 @@ def _written(root: pathlib.Path) -> list[pathlib.Path]:
 def copies_in(root: pathlib.Path) -> list[pathlib.Path]:
     """All copies of a local directory."""
     return [path for path in _written(root) if "." not in path.name]
+
+
+def _leftovers(root: pathlib.Path) -> list[pathlib.Path]:
+    """What nobody needs when nobody uses the directory: half-written files, and copies of old contents."""
+    newest: dict[str, tuple[int, pathlib.Path]] = {}
+    outdated = []
+    for copy in copies_in(root):
+        found = (copy.lstat().st_mtime_ns, copy)
+        older, newer = sorted([found, newest.get(copy.name[:64], found)])
+        newest[copy.name[:64]] = newer
+        if older != newer:
+            outdated.append(older[1])
+    return directories.half_written(_written(root)) + outdated
 
 
 def clear(root: pathlib.Path) -> int:

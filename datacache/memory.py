@@ -1,28 +1,38 @@
 """Level 2: decoded samples in shared memory, one copy per machine whatever the number of processes.
 
-    <memory_dir>/datacache-<uid>/.datacache            marker
-    <memory_dir>/datacache-<uid>/<identity>/.datacache marker and lease
-    <memory_dir>/datacache-<uid>/<identity>/store      the samples (custom_ops/datacache_store/store.h)
-    <memory_dir>/datacache-<uid>/<identity>/about.json what `tss cache ls` shows; nothing relies on it
+    <memory_dir>/datacache-<uid>/.datacache             marker; locked by who opens a store
+    <memory_dir>/datacache-<uid>/<identity>/.datacache  marker and lease
+    <memory_dir>/datacache-<uid>/<identity>/store       the samples (custom_ops/datacache_store/store.h)
+    <memory_dir>/datacache-<uid>/<identity>/encoded     those that did not fit, before they were decoded
+    <memory_dir>/datacache-<uid>/<identity>/limit       bytes that the two may take: samples, tables
+    <memory_dir>/datacache-<uid>/<identity>/about.json  what `tss cache ls` shows; nothing relies on it
 
 The identity is a hash of the source's fingerprint, of the decode version and of the samples' components:
 another content or decode version is another store. It outlives the process; the next run begins warm.
+
+What a store in use may still come to take is not free for another: the first that is opened has it. While
+several processes use one store, its limit is the least of theirs.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
 from datacache import budget, directories
 
-FORMAT = 1
+FORMAT = 2
+_FILES = ("store", "encoded", "limit", "about.json")
+_PAGE = 4096
 _log = logging.getLogger("datacache")
 
 
@@ -48,6 +58,14 @@ class Memory:
       specs: components of a sample.
       memory: the user's limit, "auto" for none.
       about: for `tss cache ls`.
+      encoded_sizes: bytes of each sample before it is decoded, if what does not fit decoded is to be kept
+        so; None otherwise.
+      nodes: among which the samples are divided.
+
+    Attributes:
+      path: the store; None where there is none.
+      encoded_path: that of encoded samples; None where there is none.
+      rooms: how many samples may be kept.
     """
 
     def __init__(
@@ -58,66 +76,151 @@ class Memory:
         specs: Sequence[tf.TensorSpec],
         memory: int | str,
         about: dict,
+        encoded_sizes: np.ndarray | None = None,
+        nodes: int = 1,
     ):
         self.specs, self.samples = list(specs), samples
+        self._share = -(-samples // nodes)
         self.sample_bytes = native.payload_bytes(specs) + 64  # a slot's header
-        self.limit = budget.Limit(0, "nothing")
-        self.path = None
+        self._encoded_sizes = encoded_sizes
+        self.limit, self.rooms = budget.Limit(0, "nothing"), budget.Rooms(0, 0)
+        self.path = self.encoded_path = None
         if budget.parse(memory) == 0:
             self.limit = budget.Limit(0, "memory=0")
             return
         try:
-            self._lease = directories.Lease(directories.claim(root_of(memory_dir)) / name, _written)
-            self._open(self._lease.path, memory, about)
+            root = directories.claim(root_of(memory_dir))
+            with directories.one_at_a_time(root):
+                self._lease = directories.Lease(root / name, _half_written)
+                self._open(root, memory, about)
         except (OSError, tf.errors.ResourceExhaustedError) as error:
             message = getattr(error, "message", error)
             _log.warning(
                 "datacache: no samples are kept in memory: %s. All are read and decoded in each epoch; "
                 "memory_dir= names another place.", message,
             )
-            self.path = None
+            self.path = self.encoded_path = None
 
-    def _open(self, directory: pathlib.Path, memory: int | str, about: dict) -> None:
-        store = directory / "store"
-        for attempt in range(2):
-            if not store.exists():
-                _create(store, self.samples, native.payload_bytes(self.specs))
-                written = json.dumps({**about, "created": time.time(), "samples": self.samples})
-                directories.write(directory / "about.json", written.encode())
-            try:
-                held = native.store_stats(str(store)).stored
-                break
-            except tf.errors.FailedPreconditionError as error:
-                if attempt:
-                    raise
-                _log.warning("datacache: %s It is made anew.", error.message.partition(";")[0] + ".")
-                store.unlink(missing_ok=True)
-        self.path = str(store)
-        found = budget.limits(memory, str(directory), held * self.sample_bytes)
+    def _open(self, root: pathlib.Path, memory: int | str, about: dict) -> None:
+        directory, encoded = self._lease.path, self._encoded_sizes
+        if not (directory / "about.json").exists():
+            written = json.dumps({**about, "created": time.time(), "samples": self.samples})
+            directories.write(directory / "about.json", written.encode())
+        others = None if self._lease.alone else _given(directory)
+        if others is None:
+            _give(directory, _Given(0, 0))  # what the files take must be gone from the free space
+        path = self._store(directory / "store", native.payload_bytes(self.specs))
+        tables = _pages(_PAGE + 8 * self.samples) * len(stores(directory))
+        held = max(_taken(directory) - tables, 0)
+        found = budget.limits(memory, str(directory), held, _promised(root, directory))
+        if others is not None:
+            found.append(budget.Limit(others.samples, "what another process gives the same store"))
         self.limit = budget.least(found)
-        native.set_capacity(self.path, self.limit.bytes // self.sample_bytes)
+        # A slot ends anywhere in a page that the next one begins in.
+        encoded_bytes = None if encoded is None else int(np.mean(encoded)) + 64 + _PAGE
+        self.rooms = budget.rooms(
+            self.limit.bytes, self.samples, self._share, self.sample_bytes, encoded_bytes
+        )
+        if self.rooms.encoded:
+            self.encoded_path = self._store(directory / "encoded", int(np.max(encoded)))
+            native.set_capacity(self.encoded_path, self.rooms.encoded)
+        native.set_capacity(path, self.rooms.decoded)
+        bytes_given = self.rooms.decoded * self.sample_bytes + self.rooms.encoded * (encoded_bytes or 0)
+        _give(directory, _Given(bytes_given, tables))
+        self.path = path
+
+    def _store(self, path: pathlib.Path, payload_bytes: int) -> str:
+        """The path of a store that is there, or has been made, and is sound."""
+        if path.exists():
+            try:
+                native.set_capacity(str(path), native.store_stats(str(path)).capacity)  # can it be used?
+                return str(path)
+            except tf.errors.FailedPreconditionError as error:
+                _log.warning("datacache: %s It is made anew.", error.message.partition(";")[0] + ".")
+                path.unlink(missing_ok=True)
+        temporary = directories.temporary_of(path)
+        native.create(str(temporary), self.samples, payload_bytes)
+        directories.publish(temporary, path)
+        return str(path)
+
+    def kept(self, sample: tf.Tensor, read: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """A sample's bytes, from memory or by `read`, in the graph; a source's `Kept`."""
+        if self.encoded_path is None:
+            return read()
+        found, data = native.fetch(self.encoded_path, sample)
+        return tf.cond(
+            found, lambda: data, lambda: native.keep(self.encoded_path, sample, read(), self.path)
+        )
 
     @property
     def capacity(self) -> int:
-        """How many samples may be kept; 0 without a store."""
+        """How many samples may be kept decoded; 0 without a store."""
         return native.store_stats(self.path).capacity if self.path else 0
 
     def forecast(self, directory: str) -> str:
         """What will fit."""
-        return budget.forecast(self.samples, self.sample_bytes, self.limit, directory)
+        return budget.forecast(self._share, self.sample_bytes, self.limit, self.rooms, directory)
 
 
-def _create(store: pathlib.Path, samples: int, payload_bytes: int) -> None:
-    """Makes a store that is there as a whole or not at all; another process may be faster."""
-    temporary = directories.temporary_of(store)
-    native.create(str(temporary), samples, payload_bytes)
-    directories.publish(temporary, store)
+class _Given(NamedTuple):
+    """Bytes that a store may take."""
+
+    samples: int
+    tables: int
+
+
+def _given(directory: pathlib.Path) -> _Given | None:
+    """What a store was given; None where that is unknown."""
+    try:
+        samples, tables = map(int, (directory / "limit").read_text().split())
+    except (OSError, ValueError):
+        return None
+    return _Given(samples, tables)
+
+
+def _give(directory: pathlib.Path, given: _Given) -> None:
+    """Writes it in place: there may be no room for another file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(directory / "limit", flags, 0o600)
+    with open(file, "wb") as stream:
+        stream.write(b"%20d %20d\n" % given)
+
+
+def _pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+def _taken(directory: pathlib.Path) -> int:
+    """Bytes of memory that a store takes."""
+    found = 0
+    for path in stores(directory):
+        with contextlib.suppress(FileNotFoundError):
+            found += path.lstat().st_blocks * 512
+    return found
+
+
+def _promised(root: pathlib.Path, own: pathlib.Path) -> int:
+    """Bytes that the other stores in use may still come to take."""
+    found = 0
+    for directory in stores_in(root):
+        given = _given(directory)
+        if directory != own and given and directories.is_in_use(directory):
+            found += max(_pages(given.samples) + given.tables - _taken(directory), 0)
+    return found
 
 
 def _written(directory: pathlib.Path) -> list[pathlib.Path]:
     """What we wrote in a store's directory, half-written files too."""
-    ours = ("store", "about.json")
-    return [path for path in directory.iterdir() if path.name.partition(".tmp.")[0] in ours]
+    return [path for path in directory.iterdir() if path.name.partition(".tmp.")[0] in _FILES]
+
+
+def _half_written(directory: pathlib.Path) -> list[pathlib.Path]:
+    return directories.half_written(_written(directory))
+
+
+def stores(directory: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a store's directory that hold samples."""
+    return [path for path in (directory / "store", directory / "encoded") if path.exists()]
 
 
 def stores_in(root: pathlib.Path) -> list[pathlib.Path]:

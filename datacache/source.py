@@ -1,7 +1,8 @@
 """Where samples come from: the files of TFRecords, the images of a folder, or a function of a number.
 
 A source has a length, a fingerprint of its content, and `read(id)`, in the graph, what `decode` gets as
-arguments. Files are read through their local copies, if there is a place for them (local.py).
+arguments. Files are read through their local copies, if there is a place for them (local.py). `encoded_sizes`
+are the bytes that samples have before they are decoded, if they are known.
 """
 
 import hashlib
@@ -33,6 +34,14 @@ class SourceFile(NamedTuple):
     def stamp(self) -> int:
         """63 bits that stand for the content; read_kernels.cc computes the same."""
         return (self.size * 0x9E3779B97F4A7C15 + self.changed) % (1 << 64) >> 1
+
+
+# From a sample's number, and a function that reads its bytes, to the bytes: `Memory.kept`.
+Kept = Callable[[tf.Tensor, Callable[[], tf.Tensor]], tf.Tensor]
+
+
+def _not_kept(sample: tf.Tensor, read: Callable[[], tf.Tensor]) -> tf.Tensor:
+    return read()
 
 
 def _stat(path: str) -> SourceFile:
@@ -80,7 +89,7 @@ class TFRecords:
             return
 
         def offsets(file: SourceFile) -> np.ndarray:
-            return native.record_index(file.path, copies.path(file.path), file.stamp).numpy()
+            return native.record_index(file.path, copies.path(file.path, file.stamp), file.stamp).numpy()
 
         with futures.ThreadPoolExecutor(_THREADS) as pool:
             found = list(pool.map(offsets, self.files))
@@ -95,18 +104,24 @@ class TFRecords:
             self.open(self._copies)
         return self._index.shape[1]
 
-    def reader(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    @property
+    def encoded_sizes(self) -> np.ndarray:
+        """Of each record, with its framing."""
+        len(self)
+        return self._index[2]
+
+    def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
         """The graph function from a sample's number to what `decode` gets."""
         len(self)
         index = tf.constant(self._index)
         originals = tf.constant(self.paths)
-        copies = tf.constant([self._copies.path(path) for path in self.paths])
+        copies = tf.constant([self._copies.path(file.path, file.stamp) for file in self.files])
         stamps = tf.constant([file.stamp for file in self.files], tf.int64)
 
         def read(sample):
             file, offset, length = tf.unstack(tf.gather(index, sample, axis=1))
             parts = [tf.gather(of_files, file) for of_files in (originals, copies, stamps)]
-            return (native.read(*parts, offset, length, record=True),)
+            return (kept(sample, lambda: native.read(*parts, offset, length, record=True)),)
 
         return read
 
@@ -144,17 +159,23 @@ class ImageFolder:
     def __len__(self) -> int:
         return len(self.files)
 
-    def reader(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    @property
+    def encoded_sizes(self) -> np.ndarray:
+        """Of each image's file."""
+        return np.array([file.size for file in self.files])
+
+    def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
         """The graph function from a sample's number to what `decode` gets."""
         originals = tf.constant([file.path for file in self.files])
-        copies = tf.constant([self._copies.path(file.path) for file in self.files])
+        copies = tf.constant([self._copies.path(file.path, file.stamp) for file in self.files])
         stamps = tf.constant([file.stamp for file in self.files], tf.int64)
         sizes = tf.constant([file.size for file in self.files], tf.int64)
         labels = tf.constant(self._labels, tf.int64)
 
         def read(sample):
             parts = [tf.gather(of_files, sample) for of_files in (originals, copies, stamps)]
-            image = native.read(*parts, tf.constant(0, tf.int64), tf.gather(sizes, sample), record=False)
+            whole = (tf.constant(0, tf.int64), tf.gather(sizes, sample))
+            image = kept(sample, lambda: native.read(*parts, *whole, record=False))
             return image, tf.gather(labels, sample)
 
         return read
@@ -189,6 +210,8 @@ class Samples:
       ValueError: n; or a `fingerprint` is needed, since `read_fn` refers to what has no version.
     """
 
+    encoded_sizes = None
+
     def __init__(self, n: int, read_fn: Callable, fingerprint: str = ""):
         if n < 1:
             raise ValueError(f"Samples: n={n}: must be at least 1.")
@@ -201,7 +224,7 @@ class Samples:
     def __len__(self) -> int:
         return self._n
 
-    def reader(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
         """The graph function from a sample's number to what `decode` gets."""
 
         def read(sample):

@@ -1,6 +1,10 @@
 """Sources, decoders and caches that DataCache's tests and their subprocesses share."""
 
+import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +12,7 @@ import tensorflow as tf
 import datacache
 
 SIDE = 24
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def records(directory: pathlib.Path, files: int = 3, per_file: int = 50, first: int = 0) -> str:
@@ -64,3 +69,35 @@ def cache(pattern: str, shm: pathlib.Path, local=None, **arguments) -> datacache
     """A cache of `records`, whose store is in `shm`."""
     source = datacache.TFRecords(pattern)
     return datacache.DataCache(source, decode_record, local, memory_dir=str(shm), **arguments)
+
+
+def worker(pattern, shm, local="-", epochs=2, seed=0, prefix=()) -> subprocess.Popen:
+    """Starts tests/datacache_worker.py."""
+    module = [sys.executable, "-m", "tests.datacache_worker"]
+    arguments = [pattern, str(shm), str(local), str(epochs), str(seed)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*prefix, *module, *arguments], stdout=pipe, stderr=pipe, env=ENVIRONMENT, text=True
+    )
+
+
+def finished(process: subprocess.Popen) -> tuple[dict, str, str]:
+    """The statistics of a worker that ended well, and all it printed."""
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1]), out, err
+
+
+def in_small_tmpfs(mount: pathlib.Path, size: str) -> list[str]:
+    """A command prefix: a mount namespace of its own in which `mount` is a tmpfs of that size."""
+    script = f'mount -t tmpfs -o size={size} tmpfs "{mount}" && exec "$@"'
+    return ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+
+
+def flip(path: pathlib.Path, offset: int) -> None:
+    """Damages a bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))

@@ -4,6 +4,7 @@ import doctest
 import os
 import pathlib
 import re
+import time
 
 import numpy as np
 import pytest
@@ -13,31 +14,54 @@ import datacache
 import datacache.cache
 from tests import datacache_help as help_
 
-
-@pytest.fixture
-def shm(tmp_path):
-    path = tmp_path / "shm"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def pattern(tmp_path):
-    return help_.records(tmp_path / "source")
+pytest_plugins = ("tests.datacache_fixtures",)
 
 
 def test_records_once_per_epoch_and_decoded_once(pattern, shm, tmp_path):
     cache = help_.cache(pattern, shm, tmp_path / "local")
     before = cache.stats()
-    epochs = help_.numbers_of(cache.dataset(16, epochs=3))
-    assert len(epochs) == 3 * cache.steps_per_epoch(16) == 30
-    for epoch in range(3):
-        assert sorted(np.concatenate(epochs[10 * epoch : 10 * (epoch + 1)])) == list(range(150))
+    for epoch in range(3):  # one after the other: a pipeline begins the next before the last has ended
+        batches = help_.numbers_of(cache.dataset(16, start=10 * epoch, epochs=epoch + 1))
+        assert len(batches) == cache.steps_per_epoch(16) == 10
+        assert sorted(np.concatenate(batches)) == list(range(150))
     stats = cache.stats()
     assert stats["stored"] == 150
     assert (stats["memory_misses"], stats["memory_hits"]) == (150, 300)
     assert stats["local_reads"] - before["local_reads"] == 150
     assert stats["original_reads"] == before["original_reads"]  # the files were copied by the index
+
+
+def test_statistics_of_each_level(pattern, shm, tmp_path):
+    cache = help_.cache(pattern, shm, tmp_path / "local", memory=50 * 256)
+    before = cache.stats()
+    begin = time.monotonic()
+    for epoch in range(2):
+        help_.numbers_of(cache.dataset(16, start=10 * epoch, epochs=epoch + 1))
+    seconds = time.monotonic() - begin
+    stats = cache.stats()
+    assert (stats["memory_hits"], stats["memory_misses"]) == (50, 250)
+    assert stats["memory_hit_rate"] == 50 / 300
+    assert stats["local_reads"] - before["local_reads"] == 250 and 0 < stats["local_hit_rate"] <= 1
+    assert stats["memory_bytes"] == 50 * (256 - 64)
+    for level in ("memory", "local"):
+        assert stats[f"{level}_bytes_per_second"] == stats[f"{level}_bytes"] / stats[f"{level}_seconds"] > 0
+    assert stats["batches"] - before["batches"] == 20
+    assert 0 < stats["stall_seconds"] - before["stall_seconds"] < seconds
+
+
+def test_waiting_for_a_slow_source_is_counted(shm):
+    """All that the consumer does is wait."""
+    def slow(i):
+        return tf.py_function(lambda i: time.sleep(0.002) or i, [i], tf.int64)
+
+    source = datacache.Samples(64, lambda i: tf.ensure_shape(slow(i), []), "slow")
+    cache = datacache.DataCache(source, lambda i: i, version="slow", memory_dir=str(shm))
+    batches = iter(cache.dataset(16, epochs=1))
+    begin = time.monotonic()
+    for _ in batches:
+        pass
+    seconds = time.monotonic() - begin
+    assert seconds / 2 < cache.stats()["stall_seconds"] <= seconds
 
 
 def test_without_memory_and_without_copies(pattern, shm):

@@ -82,12 +82,46 @@ def test_this_machine(tmp_path):
     assert budget.least(more).bytes >= 1 << 50
 
 
+def test_what_others_were_promised_is_not_free(tmp_path):
+    before, after = (
+        budget.limits("1MB", str(tmp_path), promised=promised) for promised in (0, 1 << 50)
+    )
+    assert before[-1] == after[-1] == Limit(1 << 20, "memory='1MB'")  # the user's is this store's
+    assert all("other stores in use" in one.reason for one in after[:-1])
+    assert budget.least(after).bytes == 0
+
+
+def test_rooms_fill_the_limit_and_no_more():
+    for limit in range(0, 1200, 7):
+        for encoded_bytes in (None, 20, 99, 100, 300):
+            kept = budget.rooms(limit, 10, 10, 100, encoded_bytes)
+            used = kept.decoded * 100 + kept.encoded * (encoded_bytes or 0)
+            assert used <= limit and sum(kept) <= 10
+            # One more decoded, in the place of an encoded one if need be, would not fit.
+            more = 100 - (encoded_bytes if kept.encoded else 0)
+            assert kept.decoded == 10 or used + more > limit or sum(kept) < 10
+            # What does not fit decoded is encoded before anything is read again.
+            if encoded_bytes == 20 and limit >= 200:
+                assert sum(kept) == 10
+
+
+def test_rooms_of_a_share():
+    assert budget.rooms(600, 10, 5, 100, 20) == budget.Rooms(6, 0)  # all it needs, and one for an exchange
+    assert budget.rooms(300, 10, 5, 100, 20) == budget.Rooms(2, 3)
+    assert budget.rooms(300, 10, 5, 100, None) == budget.Rooms(3, 0)
+
+
 def test_forecast():
-    whole = budget.forecast(100, 1024, Limit(GB, "x"), "/dev/shm")
+    whole = budget.forecast(100, 1024, Limit(GB, "x"), budget.Rooms(100, 0), "/dev/shm")
     assert "100 KB" in whole and "all fit" in whole
-    part = budget.forecast(100, GB, Limit(50 * GB, "the machine's free memory"), "/dev/shm")
+    free = Limit(50 * GB, "the machine's free memory")
+    part = budget.forecast(100, GB, free, budget.Rooms(50, 0), "/dev/shm")
     assert "50 of them (50%)" in part and "free memory" in part and "--shm-size" not in part
-    docker = budget.forecast(1000, 1 << 20, Limit(60 << 20, "the free space of /dev/shm"), "/dev/shm")
+    assert "encoded" not in part and "read and decoded in each epoch" in part
+    both = budget.forecast(100, GB, free, budget.Rooms(40, 60), "/dev/shm")
+    assert "60 are kept encoded" in both and "read and decoded" not in both
+    small = Limit(60 << 20, "the free space of /dev/shm")
+    docker = budget.forecast(1000, 1 << 20, small, budget.Rooms(60, 0), "/dev/shm")
     assert "--shm-size" in docker
 
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -27,7 +28,7 @@ for line in sys.stdin:
         with contextlib.suppress(directories.InUse, FileNotFoundError), directories.alone(path):
             directories.unlink_all(written(path))
             directories.discard(path)
-    lease = directories.Lease(path, written)
+    lease = directories.Lease(path, lambda path: directories.half_written(written(path)))
     directories.write(path / f"data{os.getpid()}", b"mine")
     print(os.fstat(lease._file.fileno()).st_ino, flush=True)
     sys.stdin.readline()
@@ -104,17 +105,20 @@ def test_links_that_lead_nowhere_are_refused(tmp_path):
 
 
 def test_half_written_files_are_removed_but_not_under_somebody(tmp_path):
-    def written(path: pathlib.Path) -> list[pathlib.Path]:
-        return [file for file in path.iterdir() if file.name.startswith("data")]
+    def leftovers(path: pathlib.Path) -> list[pathlib.Path]:
+        return directories.half_written(file for file in path.iterdir() if file.name.startswith("data"))
 
-    first = directories.Lease(tmp_path, written)
+    first = directories.Lease(tmp_path, leftovers)
+    assert first.alone
     for name in ("data", "data.tmp.1", "foreign.tmp.1", ".datacache.tmp.1"):
         (tmp_path / name).write_text("")
     before = set(tmp_path.iterdir())
-    directories.Lease(tmp_path, written).release()
+    second = directories.Lease(tmp_path, leftovers)
+    assert not second.alone
+    second.release()
     assert set(tmp_path.iterdir()) == before
     first.release()
-    directories.Lease(tmp_path, written).release()
+    directories.Lease(tmp_path, leftovers).release()
     # A marker's temporary may be that of a process which is about to claim the directory.
     assert before - set(tmp_path.iterdir()) == {tmp_path / "data.tmp.1"}
 
@@ -123,3 +127,53 @@ def test_temporary_names_are_nobody_elses(tmp_path):
     names = {directories.temporary_of(tmp_path / "store") for _ in range(100)}
     assert len(names) == 100
     assert all(name.name.startswith("store.tmp.") for name in names)
+
+
+FORKING = """
+import os, sys
+from datacache import directories
+lease = directories.Lease(sys.argv[1], lambda path: [])
+child = os.fork()
+if child:
+    print(child, flush=True)
+    os._exit(0)
+sys.stdin.readline()  # lives on without the parent
+"""
+
+
+def test_a_forked_child_has_no_lease(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipe = subprocess.PIPE
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(tmp_path / "cache")],
+        stdin=pipe, stdout=pipe, env=environment, text=True,
+    )
+    child = int(parent.stdout.readline())
+    assert parent.wait(timeout=60) == 0
+    os.kill(child, 0)  # it is there
+    for _ in range(1000):  # and has closed what it inherited, as soon as it runs
+        if not directories.is_in_use(tmp_path / "cache"):
+            break
+        time.sleep(0.01)
+    with directories.alone(tmp_path / "cache"):
+        os.kill(child, 0)
+    parent.stdin.close()
+
+
+def test_one_process_at_a_time_opens_stores(tmp_path):
+    path = directories.claim(tmp_path / "root")
+    inside, most = [], []
+
+    def enter():
+        with directories.one_at_a_time(path):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.pop()
+
+    threads = [threading.Thread(target=enter) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 5

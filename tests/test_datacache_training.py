@@ -12,19 +12,9 @@ from datacache import exchange
 from datacache.callbacks import CacheMonitor, ExchangeCallback, Resume
 from tests import datacache_help as help_
 
+pytest_plugins = ("tests.datacache_fixtures",)
+
 EPOCHS, BATCH = 3, 16
-
-
-@pytest.fixture
-def pattern(tmp_path):
-    return help_.records(tmp_path / "source")
-
-
-@pytest.fixture
-def shm(tmp_path):
-    path = tmp_path / "shm"
-    path.mkdir()
-    return path
 
 
 def model():
@@ -96,7 +86,9 @@ def test_logs(pattern, shm, tmp_path):
     assert history["datacache_stored"][-1] == 150
     assert history["datacache_hit_rate"][0] < 0.7 and history["datacache_hit_rate"][-1] == 1
     assert history["datacache_original_bytes"][-1] == 0 < history["datacache_original_bytes"][0]
-    assert history["datacache_bytes_from_memory"][-1] > 0
+    assert history["datacache_memory_bytes"][-1] > 0
+    assert history["datacache_bytes_per_second"][-1] > 0
+    assert all(0 <= share <= 1 for share in history["datacache_stall_share"])
     assert list((tmp_path / "logs").iterdir())
 
 

@@ -2,12 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <random>
 
 #include "custom_ops/datacache_store/crc32c.h"
 
@@ -73,19 +72,10 @@ bool ReadFooter(const File& file, Footer* footer) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(const std::string& directory)
-    : fd_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-  }
-}
-
-DirectoryLock::~DirectoryLock() {
-  if (fd_ >= 0) close(fd_);
-}
-
 CopyWriter::CopyWriter(const std::string& path) : path_(path) {
-  static std::atomic<int64_t> number{0};
-  temporary_ = path + ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
+  // Nobody else's: containers that share a directory share process numbers.
+  std::random_device random;
+  temporary_ = path + ".tmp." + std::to_string(random()) + "." + std::to_string(random());
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
 

@@ -12,18 +12,6 @@
 
 namespace datacache {
 
-// flock() on a directory, so that one process makes the copies in it at a time; the kernel frees the lock
-// when the process dies. Holds nothing where the directory cannot be opened.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(const std::string& directory);
-  ~DirectoryLock();
-  DirectoryLock(const DirectoryLock&) = delete;
-
- private:
-  int fd_;
-};
-
 // Writes a copy. Append() and Finish() return false with errno when the disk is full or read-only; what
 // has been written is removed unless Finish() succeeds.
 class CopyWriter {

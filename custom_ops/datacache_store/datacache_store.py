@@ -1,7 +1,7 @@
 """Samples in shared memory, and files read through local copies; thin wrappers of the operations.
 
-`gather`, `put` and `read` are for pipelines: not stateful, so that iterators stay possible to save. The
-others are called eagerly. The store's layout and what it promises: store.h. CPU only; no gradients.
+`gather`, `put`, `fetch`, `keep`, `read`, `asked` and `waited` are for pipelines: not stateful, so that
+iterators stay possible to save. The others are called eagerly. The store's layout and what it promises: store.h. CPU only; no gradients.
 """
 
 import functools
@@ -17,7 +17,7 @@ _LIBRARY = pathlib.Path(__file__).with_name("datacache_store_ops.so")
 
 class StoreStats(NamedTuple):
     """Of the file: samples (room in the table), payload_bytes of each, capacity, stored (samples). Of
-    this process: hits, misses, bytes_read, put, rejected (no room), corrupt."""
+    this process: hits, misses, bytes_read, put, rejected (no room), corrupt, microseconds in gathering."""
 
     samples: int
     payload_bytes: int
@@ -29,11 +29,13 @@ class StoreStats(NamedTuple):
     put: int
     rejected: int
     corrupt: int
+    microseconds: int
 
 
 class ReadStats(NamedTuple):
     """Of this process: reads and bytes from local copies and from the originals, microseconds in the
-    latter (all threads together), copies made, damaged data met, copies that failed for want of room."""
+    latter (all threads together), copies made, damaged data met, copies that failed for want of room, reads
+    that found a copy, microseconds of reading copies."""
 
     local_reads: int
     local_bytes: int
@@ -43,6 +45,8 @@ class ReadStats(NamedTuple):
     copies: int
     damaged: int
     failed_copies: int
+    local_hits: int
+    local_microseconds: int
 
 
 @functools.cache
@@ -97,20 +101,46 @@ def gather(
     return found, values
 
 
-def put(
-    path: str, ids: tf.Tensor, values: Sequence[tf.Tensor], replaced: tf.Tensor | None = None
-) -> list[tf.Tensor]:
+def put(path: str, ids: tf.Tensor, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Stores B samples that are absent, as far as there is room; returns `values`, to be used.
 
     Args:
       path: the store.
       ids: int64 [B].
       values: tensors [B, ...] of the dtypes and shapes that the store was made for.
-      replaced: int64 [B], samples whose room these take; None: none.
     """
-    if replaced is None:
-        replaced = tf.zeros([0], tf.int64)
-    return _ops().datacache_put(ids=ids, replaced=replaced, values=values, path=path)
+    return _ops().datacache_put(ids=ids, values=values, path=path)
+
+
+def release(path: str, ids: tf.Tensor) -> None:
+    """Makes samples `ids`, int64 [B], absent; others may take their room."""
+    _ops().datacache_release(ids=ids, path=path)
+
+
+def fetch(path: str, sample: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """An encoded sample, of any length: whether it was found, and a scalar string."""
+    return _ops().datacache_fetch(id=sample, path=path)
+
+
+def keep(path: str, sample: tf.Tensor, data: tf.Tensor, decoded_path: str) -> tf.Tensor:
+    """Stores an encoded sample if there is room, and none in the store of decoded ones; returns `data`."""
+    return _ops().datacache_keep(id=sample, data=data, path=path, decoded_path=decoded_path)
+
+
+def asked(step: tf.Tensor) -> tf.Tensor:
+    """The time at which a pipeline is asked for a batch, microseconds."""
+    return _ops().datacache_asked(step=step)
+
+
+def waited(cache: str, asked: tf.Tensor) -> tf.Tensor:
+    """Adds the time since `asked` to the waits for a cache; returns `asked`, to be used."""
+    return _ops().datacache_waited(asked=asked, cache=cache)
+
+
+def waits(cache: str) -> tuple[int, int]:
+    """Batches of a cache that this process has waited for, and microseconds."""
+    batches, microseconds = _ops().datacache_wait_stats(cache=cache).numpy().tolist()
+    return batches, microseconds
 
 
 def read(original, copy, stamp, offset, length, record: bool) -> tf.Tensor:

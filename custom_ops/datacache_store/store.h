@@ -7,16 +7,17 @@
 //   header (one page) | table[samples]: slot + 1, 0 where absent | slots of `stride` bytes
 //
 // A slot is a 64-byte header (crc32c, magic, id, length) and the payload, which begins on a multiple of
-// 64 bytes. The file is sparse: it takes memory for what is in it.
+// 64 bytes. The file is sparse: it takes memory for what is in it, so that samples may be shorter than a slot.
 //
 // Readers take no lock. Writers take flock() on the file, which the kernel frees when a process dies,
-// and do, in this order: write the slot, give it away, publish it in the table. Whoever is killed between
-// two of these leaves a store in which the sample is either whole or absent; the next writer takes back
-// a slot that was given away to nobody. Slots are written by pwrite, so that a full tmpfs is an error return, not SIGBUS.
+// and do, in this order: write the slot, count it, publish it in the table. Whoever is killed between
+// two of these leaves a store in which the sample is either whole or absent; a slot that no sample owns is
+// found and used by a later writer. Writers use pread and pwrite, so that a full tmpfs is an error return;
+// readers, who copy out of a mapping, survive its truncation (guard.h): it makes all samples absent.
 // Nothing that is read from the file is trusted: a flipped bit anywhere makes a sample absent.
 //
-// Samples are never evicted; a store with as many as `capacity` is full. Replace() gives the slot of
-// one sample to another, for callers who exchange samples between machines.
+// Samples are never evicted; a store with as many as `capacity` is full. Release() gives back the slots of
+// samples for callers who exchange samples between machines.
 //
 // Thread-safe.
 
@@ -59,46 +60,59 @@ class Store {
 
   // Copies a sample; false where it is absent. Checks its crc when this process first reads it.
   bool Get(int64_t id, const std::vector<Piece>& pieces);
-  // Stores samples that are absent or damaged; `pieces[k]` belongs to ids[k]. With `replaced`, of the
-  // same length, sample ids[k] takes the slot of replaced[k] where that is present.
-  // A full store rejects and counts; that is no error.
-  void Put(const std::vector<int64_t>& ids, const std::vector<std::vector<Piece>>& pieces,
-           const std::vector<int64_t>& replaced = {});
-  // How many samples the store may hold from now on, in all processes; never below what it holds.
-  void SetCapacity(int64_t capacity);
+  // The same for a sample of any length, without the bytes that Put() padded.
+  bool Get(int64_t id, std::string* data);
+  // Stores samples that are absent or damaged; `pieces[k]` belongs to ids[k]. A full store rejects and
+  // counts; that is no error.
+  void Put(const std::vector<int64_t>& ids, const std::vector<std::vector<Piece>>& pieces);
+  // Whether as many are stored as may be.
+  bool full();
+  // Makes samples absent; others may take their slots.
+  void Release(const std::vector<int64_t>& ids);
+  // How many samples the store may hold from now on, in all processes; never below what it holds. False
+  // where the file has been truncated.
+  bool SetCapacity(int64_t capacity);
   // Reads all that is stored; returns how many samples are damaged.
   int64_t Verify();
-  Stats stats() const;
+  Stats stats();
   int64_t samples() const { return samples_; }
   int64_t payload_bytes() const { return payload_bytes_; }
-  // Damaged samples that this process met, and whether the file system had no room for one.
+  // Damaged samples that this process met, whether the file system had no room for one, and whether
+  // somebody has truncated the file, which ends its use by this process.
   int64_t damaged() const { return corrupt_; }
   bool without_room() const { return without_room_; }
+  bool truncated() const { return truncated_; }
+  // That callers spent in Get().
+  std::atomic<int64_t> microseconds{0};
 
  private:
   struct Header;
   struct Record;
-  class WriterLock;
+  class Writer;
   Store() = default;
-  Record* RecordAt(int64_t slot) const;
+  // By the mapping; only inside Guarded().
+  const Record* RecordAt(int64_t slot) const;
   uint64_t Used() const;
-  // The slot of a sample, -1 where absent.
-  int64_t SlotOf(int64_t id) const;
+  int64_t SlotOf(int64_t id) const;  // -1 where absent
   bool IsWhole(int64_t id, int64_t slot) const;
-  // Writes a slot; false when there is no room.
-  bool Write(int64_t id, int64_t slot, bool fresh, const std::vector<Piece>& pieces);
-  void PutOne(int64_t id, const std::vector<Piece>& pieces, int64_t replaced);
+  // The record of a sample whose crc is right, or has been; nullptr where absent.
+  const Record* Find(int64_t id);
+  bool Count(bool found, int64_t bytes);
 
   int fd_ = -1;
   int64_t samples_ = 0, payload_bytes_ = 0, stride_ = 0, data_begin_ = 0, file_bytes_ = 0;
-  Header* header_ = nullptr;     // writable, with the table
-  uint64_t* table_ = nullptr;
-  const char* file_ = nullptr;   // all of it, to read
-  std::mutex writer_;            // flock() does not tell threads apart
+  const char* file_ = nullptr;       // all of it, to read
+  const Header* header_ = nullptr;   // its parts
+  const uint64_t* table_ = nullptr;
   std::unique_ptr<std::atomic<bool>[]> checked_;
-  std::atomic<bool> full_{false};
+  std::atomic<bool> truncated_{false}, without_room_{false};
+  // The header's count of changes at which there was no room.
+  std::atomic<uint64_t> full_at_{~uint64_t{0}};
   std::atomic<int64_t> hits_{0}, misses_{0}, bytes_read_{0}, put_{0}, rejected_{0}, corrupt_{0};
-  std::atomic<bool> without_room_{false};
+  // Under the writer's lock: slots that nobody owned, at the count of changes at which they were sought.
+  std::mutex writer_;
+  std::vector<int64_t> free_;
+  uint64_t sought_at_ = ~uint64_t{0};
 };
 
 }  // namespace datacache

@@ -15,6 +15,7 @@
 
 #include "custom_ops/datacache_store/copy.h"
 #include "custom_ops/datacache_store/crc32c.h"
+#include "custom_ops/datacache_store/lock.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/env.h"
 
@@ -31,11 +32,17 @@ constexpr int64_t kFraming = 16;  // of a record: length, its crc, [data], the d
 struct ReadStats {
   std::atomic<int64_t> local_reads{0}, local_bytes{0}, original_reads{0}, original_bytes{0};
   std::atomic<int64_t> original_microseconds{0}, copies{0}, damaged{0}, failed_copies{0};
+  std::atomic<int64_t> local_hits{0}, local_microseconds{0};
 };
 
 ReadStats& Counters() {
   static ReadStats* counters = new ReadStats;
   return *counters;
+}
+
+int64_t MicrosecondsSince(std::chrono::steady_clock::time_point begin) {
+  const auto spent = std::chrono::steady_clock::now() - begin;
+  return std::chrono::duration_cast<std::chrono::microseconds>(spent).count();
 }
 
 // Bytes [offset, offset + length) of a file, fewer at its end. Counts what the central storage costs.
@@ -47,9 +54,7 @@ absl::Status ReadOriginal(RandomAccessFile* file, int64_t offset, int64_t length
   if (!status.ok() && !absl::IsOutOfRange(status)) return status;
   if (read.data() != data->data()) std::memmove(data->data(), read.data(), read.size());
   data->resize(read.size());
-  const auto spent = std::chrono::steady_clock::now() - begin;
-  Counters().original_microseconds +=
-      std::chrono::duration_cast<std::chrono::microseconds>(spent).count();
+  Counters().original_microseconds += MicrosecondsSince(begin);
   Counters().original_bytes += data->size();
   return absl::OkStatus();
 }
@@ -114,9 +119,12 @@ class SourceFile {
   absl::Status Read(int64_t offset, int64_t length, bool record, std::string* data) {
     // One try with the copy that is there, and one with a new one.
     for (int attempt = 0; attempt < 2 && !copy_.empty(); ++attempt) {
+      const auto begin = std::chrono::steady_clock::now();
       const CopyState state = ReadCopy(offset, length, record, data);
+      Counters().local_microseconds += MicrosecondsSince(begin);
       if (state == CopyState::kGood) {
         ++Counters().local_reads;
+        Counters().local_hits += attempt == 0;
         Counters().local_bytes += data->size();
         return absl::OkStatus();
       }
@@ -146,7 +154,7 @@ class SourceFile {
   absl::Status Renew() {
     const std::string directory = copy_.substr(0, copy_.rfind('/'));
     if (WithoutRoom(directory, false)) return absl::OkStatus();
-    const datacache::DirectoryLock lock(directory);
+    const datacache::FileLock lock(directory);
     std::string data;
     if (datacache::ReadCopy(copy_, stamp_, 0, -1, &data) == CopyState::kGood) return absl::OkStatus();
     std::unique_ptr<RandomAccessFile> file;
@@ -325,11 +333,12 @@ class ReadStatsOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const ReadStats& c = Counters();
     Tensor* output = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {8}, &output));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {10}, &output));
     auto numbers = output->flat<int64_t>();
     int i = 0;
     for (const auto* counter : {&c.local_reads, &c.local_bytes, &c.original_reads, &c.original_bytes,
-                                &c.original_microseconds, &c.copies, &c.damaged, &c.failed_copies}) {
+                                &c.original_microseconds, &c.copies, &c.damaged, &c.failed_copies,
+                                &c.local_hits, &c.local_microseconds}) {
       numbers(i++) = *counter;
     }
   }

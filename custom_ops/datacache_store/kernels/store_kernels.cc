@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +49,28 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
   return store;
 }
 
+// Microseconds.
+int64_t Clock() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+// Says once per store what the user should know of it.
+void Warn(const std::string& path, const Store& store) {
+  static std::mutex* mutex = new std::mutex;
+  static auto* said = new std::set<std::pair<std::string, bool>>;
+  if (!store.truncated() && !store.without_room()) return;
+  std::lock_guard<std::mutex> guard(*mutex);
+  if (!said->insert({path, store.truncated()}).second) return;
+  if (store.truncated()) {
+    LOG(WARNING) << "datacache: " << path << " has been truncated by somebody; this process uses it no "
+                 << "more, and reads and decodes each sample each time. The next run makes it anew.";
+  } else {
+    LOG(WARNING) << "datacache: no room for more samples at " << path << " although the limit is not "
+                 << "reached; they are read and decoded each time";
+  }
+}
+
 class StoreOp : public OpKernel {
  public:
   explicit StoreOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -57,6 +81,7 @@ class StoreOp : public OpKernel {
     const absl::StatusOr<std::shared_ptr<Store>> store = OpenStore(path_);
     OP_REQUIRES_OK(context, store.status());
     ComputeOn(context, store->get());
+    Warn(path_, **store);
   }
 
  protected:
@@ -105,6 +130,7 @@ class GatherOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
+    const int64_t begin = Clock();
     const auto ids = context->input(0).flat<int64_t>();
     const int64_t batch = ids.size();
     Tensor* found = nullptr;
@@ -131,6 +157,7 @@ class GatherOp : public StoreOp {
     const int64_t block = 1 + (int64_t{1} << 19) / (1 + rows.payload_bytes());
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         batch, thread::ThreadPool::SchedulingParams::Fixed(block), copy);
+    store->microseconds += Clock() - begin;
     const int64_t damaged = store->damaged();
     if (damaged > logged_.exchange(damaged)) {
       LOG(WARNING) << "datacache: damaged samples in " << path_ << ", " << damaged
@@ -151,31 +178,73 @@ class PutOp : public StoreOp {
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
     const auto ids = context->input(0).flat<int64_t>();
-    const auto replaced = context->input(1).flat<int64_t>();
     const int64_t batch = ids.size();
-    OP_REQUIRES(context, replaced.size() == 0 || replaced.size() == batch,
-                errors::InvalidArgument(replaced.size(), " samples to replace by ", batch));
     Rows rows;
-    for (int i = 2; i < context->num_inputs(); ++i) {
+    for (int i = 1; i < context->num_inputs(); ++i) {
       const Tensor& values = context->input(i);
       OP_REQUIRES(context, DataTypeCanUseMemcpy(values.dtype()),
                   errors::InvalidArgument("a store cannot keep ", DataTypeString(values.dtype())));
       OP_REQUIRES(context, values.dims() > 0 && values.dim_size(0) == batch,
-                  errors::InvalidArgument("values[", i - 2, "] has shape ",
+                  errors::InvalidArgument("values[", i - 1, "] has shape ",
                                           values.shape().DebugString(), " for ", batch, " ids"));
       rows.Add(values, batch);
-      context->set_output(i - 2, values);
+      context->set_output(i - 1, values);
     }
     OP_REQUIRES_OK(context, rows.Check(*store, batch));
     std::vector<std::vector<Piece>> pieces;
     for (int64_t row = 0; row < batch; ++row) pieces.push_back(rows.Row(row));
-    store->Put({ids.data(), ids.data() + batch}, pieces,
-               {replaced.data(), replaced.data() + replaced.size()});
-    if (store->without_room()) {
-      LOG_FIRST_N(WARNING, 1) << "datacache: no room for more samples at " << path_
-                              << " although the limit is not reached; they are read and decoded each time";
-    }
+    store->Put({ids.data(), ids.data() + batch}, pieces);
   }
+};
+
+class ReleaseOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    const auto ids = context->input(0).flat<int64_t>();
+    store->Release({ids.data(), ids.data() + ids.size()});
+  }
+};
+
+// One encoded sample, of any length.
+class FetchOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    const int64_t begin = Clock();
+    Tensor *found = nullptr, *data = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &found));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {}, &data));
+    std::string read;
+    found->scalar<bool>()() = store->Get(context->input(0).scalar<int64_t>()(), &read);
+    if (found->scalar<bool>()()) data->scalar<tstring>()() = read;
+    store->microseconds += Clock() - begin;
+  }
+};
+
+class KeepOp : public StoreOp {
+ public:
+  explicit KeepOp(OpKernelConstruction* context) : StoreOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("decoded_path", &decoded_path_));
+  }
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    context->set_output(0, context->input(1));
+    const absl::StatusOr<std::shared_ptr<Store>> decoded = OpenStore(decoded_path_);
+    OP_REQUIRES_OK(context, decoded.status());
+    const tstring& data = context->input(1).scalar<tstring>()();
+    if (!(*decoded)->full() || static_cast<int64_t>(data.size()) > store->payload_bytes()) return;
+    store->Put({context->input(0).scalar<int64_t>()()},
+               {{{const_cast<char*>(data.data()), 0, static_cast<int64_t>(data.size())}}});
+  }
+
+ private:
+  std::string decoded_path_;
 };
 
 class SetCapacityOp : public StoreOp {
@@ -184,7 +253,9 @@ class SetCapacityOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
-    store->SetCapacity(context->input(0).scalar<int64_t>()());
+    OP_REQUIRES(context, store->SetCapacity(context->input(0).scalar<int64_t>()()),
+                errors::FailedPrecondition(path_, " has been truncated; delete it (`tss cache clear`) to "
+                                                  "begin anew."));
   }
 };
 
@@ -196,7 +267,8 @@ class StatsOp : public StoreOp {
   void ComputeOn(OpKernelContext* context, Store* store) override {
     const datacache::Stats s = store->stats();
     const std::vector<int64_t> numbers = {s.samples, s.payload_bytes, s.capacity, s.stored,   s.hits,
-                                          s.misses,  s.bytes_read,    s.put,      s.rejected, s.corrupt};
+                                          s.misses,  s.bytes_read,    s.put,      s.rejected, s.corrupt,
+                                          store->microseconds};
     Tensor* output = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(numbers.size())}, &output));
     std::copy(numbers.begin(), numbers.end(), output->flat<int64_t>().data());
@@ -213,6 +285,68 @@ class VerifyOp : public StoreOp {
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &damaged));
     damaged->scalar<int64_t>()() = store->Verify();
   }
+};
+
+// How long consumers waited for batches, by cache. A pipeline reads the clock when it is asked for a
+// batch, and again when it has one.
+struct Waits {
+  std::atomic<int64_t> batches{0}, microseconds{0};
+};
+
+Waits& WaitsOf(const std::string& cache) {
+  static std::mutex* mutex = new std::mutex;
+  static auto* all = new std::map<std::string, std::unique_ptr<Waits>>;
+  std::lock_guard<std::mutex> guard(*mutex);
+  std::unique_ptr<Waits>& waits = (*all)[cache];
+  if (waits == nullptr) waits = std::make_unique<Waits>();
+  return *waits;
+}
+
+class AskedOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* asked = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &asked));
+    asked->scalar<int64_t>()() = Clock();
+  }
+};
+
+class WaitedOp : public OpKernel {
+ public:
+  explicit WaitedOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::string cache;
+    OP_REQUIRES_OK(context, context->GetAttr("cache", &cache));
+    waits_ = &WaitsOf(cache);
+  }
+
+  void Compute(OpKernelContext* context) override {
+    ++waits_->batches;
+    waits_->microseconds += Clock() - context->input(0).scalar<int64_t>()();
+    context->set_output(0, context->input(0));
+  }
+
+ private:
+  Waits* waits_ = nullptr;
+};
+
+class WaitStatsOp : public OpKernel {
+ public:
+  explicit WaitStatsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("cache", &cache_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Waits& waits = WaitsOf(cache_);
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {2}, &output));
+    output->flat<int64_t>()(0) = waits.batches;
+    output->flat<int64_t>()(1) = waits.microseconds;
+  }
+
+ private:
+  std::string cache_;
 };
 
 class CreateOp : public OpKernel {
@@ -233,6 +367,12 @@ class CreateOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("DatacacheGather").Device(DEVICE_CPU), GatherOp);
 REGISTER_KERNEL_BUILDER(Name("DatacachePut").Device(DEVICE_CPU), PutOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheRelease").Device(DEVICE_CPU), ReleaseOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheFetch").Device(DEVICE_CPU), FetchOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheKeep").Device(DEVICE_CPU), KeepOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheAsked").Device(DEVICE_CPU), AskedOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheWaited").Device(DEVICE_CPU), WaitedOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheWaitStats").Device(DEVICE_CPU), WaitStatsOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheSetCapacity").Device(DEVICE_CPU), SetCapacityOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheStats").Device(DEVICE_CPU), StatsOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheVerify").Device(DEVICE_CPU), VerifyOp);

@@ -31,8 +31,7 @@ absl::Status GatherShape(InferenceContext* c) {
 absl::Status PutShape(InferenceContext* c) {
   ShapeHandle ids;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &ids));
-  for (int i = 0; i + 2 < c->num_inputs(); ++i) c->set_output(i, c->input(i + 2));
+  for (int i = 0; i + 1 < c->num_inputs(); ++i) c->set_output(i, c->input(i + 1));
   return absl::OkStatus();
 }
 
@@ -57,7 +56,6 @@ path: the store.
 
 REGISTER_OP("DatacachePut")
     .Input("ids: int64")
-    .Input("replaced: int64")
     .Input("values: T")
     .Output("same_values: T")
     .Attr("path: string")
@@ -67,10 +65,60 @@ REGISTER_OP("DatacachePut")
 Stores B samples that are absent, as far as there is room, and hands them through.
 
 ids: [B].
-replaced: [B] samples whose slots these take, or [0].
 values: [B, ...] each.
 path: the store.
 )doc");
+
+REGISTER_OP("DatacacheRelease")
+    .Input("ids: int64")
+    .Attr("path: string")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc("Makes samples of a store absent.");
+
+REGISTER_OP("DatacacheFetch")
+    .Input("id: int64")
+    .Output("found: bool")
+    .Output("data: string")
+    .Attr("path: string")
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      c->set_output(1, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc("Copies a sample of any length out of a store.");
+
+REGISTER_OP("DatacacheKeep")
+    .Input("id: int64")
+    .Input("data: string")
+    .Output("same_data: string")
+    .Attr("path: string")
+    .Attr("decoded_path: string")
+    .SetShapeFn(shape_inference::ScalarShape)
+    .Doc("Stores a sample of any length if there is room, and none for it in the store of decoded ones.");
+
+REGISTER_OP("DatacacheAsked")
+    .Input("step: int64")
+    .Output("asked: int64")
+    .SetShapeFn(shape_inference::ScalarShape)
+    .Doc("Microseconds on a clock, when a pipeline is asked for the batch of a step.");
+
+REGISTER_OP("DatacacheWaited")
+    .Input("asked: int64")
+    .Output("same_asked: int64")
+    .Attr("cache: string")
+    .SetShapeFn(shape_inference::ScalarShape)
+    .Doc("Adds to a cache's waits the time since DatacacheAsked.");
+
+REGISTER_OP("DatacacheWaitStats")
+    .Output("numbers: int64")
+    .Attr("cache: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    })
+    .Doc("Batches that consumers of a cache waited for in this process, and microseconds.");
 
 REGISTER_OP("DatacacheRead")
     .Input("original: string")
@@ -132,16 +180,16 @@ REGISTER_OP("DatacacheStats")
     .Attr("path: string")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(10));
+      c->set_output(0, c->Vector(11));
       return absl::OkStatus();
     })
-    .Doc("The fields of datacache::Stats in order.");
+    .Doc("The fields of datacache::Stats in order, and microseconds in Get().");
 
 REGISTER_OP("DatacacheReadStats")
     .Output("numbers: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(8));
+      c->set_output(0, c->Vector(10));
       return absl::OkStatus();
     })
     .Doc("The fields of ReadStats in order, of this process.");

@@ -1,0 +1,212 @@
+// The store under damage and truncation, and with writers that are killed at any instruction.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "custom_ops/datacache_store/lock.h"
+#include "custom_ops/datacache_store/store.h"
+#include "custom_ops/datacache_store/store_test_help.h"
+#include "gtest/gtest.h"
+
+namespace datacache {
+namespace {
+
+TEST(StoreFaultsTest, ATruncatedStoreIsEmptyNotASignal) {
+  for (const int64_t left : {0, 8192, 20000}) {
+    TemporaryFile file;
+    const auto store = Created(file.path, 10, 5000);
+    for (int64_t id = 0; id < 10; ++id) PutSample(store.get(), id);
+    EXPECT_TRUE(HasSample(store.get(), 9));
+    ASSERT_EQ(truncate(file.path.c_str(), left), 0);
+    std::string read;
+    EXPECT_FALSE(HasSample(store.get(), 9)) << left;
+    EXPECT_FALSE(store->Get(8, &read));
+    PutSample(store.get(), 9);
+    EXPECT_TRUE(store->truncated());
+    EXPECT_FALSE(store->SetCapacity(5));
+    store->Release({1});
+    EXPECT_EQ(store->Verify(), 0);
+    EXPECT_EQ(store->stats().stored, 0);
+    struct stat status;
+    ASSERT_EQ(stat(file.path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_size, left);  // nothing has been written
+  }
+}
+
+TEST(StoreFaultsTest, ATruncatedStoreIsNoticedByEachKindOfAccess) {
+  const std::vector<std::function<void(Store*)>> accesses = {
+      [](Store* store) { HasSample(store, 3); }, [](Store* store) { PutSample(store, 3); },
+      [](Store* store) { store->Verify(); },     [](Store* store) { store->stats(); },
+      [](Store* store) { store->full(); },       [](Store* store) { store->SetCapacity(9); },
+      [](Store* store) { store->Release({3}); },
+      [](Store* store) { std::string data; store->Get(3, &data); }};
+  for (const auto& access : accesses) {
+    TemporaryFile file;
+    const auto store = Created(file.path, 10, 5000);
+    PutSample(store.get(), 3);
+    ASSERT_EQ(truncate(file.path.c_str(), 0), 0);
+    access(store.get());
+    EXPECT_TRUE(store->truncated());
+  }
+}
+
+TEST(StoreFaultsTest, ABusErrorOfOthersKills) {
+  TemporaryFile file;
+  const auto store = Created(file.path, 10, 100);
+  EXPECT_EXIT(raise(SIGBUS), testing::KilledBySignal(SIGBUS), "");
+  const int fd = open(file.path.c_str(), O_RDONLY);
+  const auto* beyond = static_cast<volatile char*>(mmap(nullptr, 1 << 20, PROT_READ, MAP_SHARED, fd, 0));
+  EXPECT_EXIT((void)beyond[(1 << 20) - 1], testing::KilledBySignal(SIGBUS), "");
+  close(fd);
+}
+
+TEST(StoreFaultsTest, AForkedChildKeepsNoLock) {
+  TemporaryFile file;
+  Created(file.path, 10, 100);
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    const FileLock lock(file.path);
+    if (fork() == 0) {  // lives on when the holder of the lock is gone
+      char c;
+      close(go[1]);
+      const ssize_t end = read(go[0], &c, 1);
+      _exit(static_cast<int>(end));
+    }
+    _exit(0);
+  }
+  waitpid(parent, nullptr, 0);
+  const int fd = open(file.path.c_str(), O_RDONLY);
+  int code = -1;
+  for (int i = 0; i < 5000 && code != 0; ++i) {  // until the child has run its first instructions
+    code = flock(fd, LOCK_EX | LOCK_NB);
+    usleep(1000);
+  }
+  EXPECT_EQ(code, 0);
+  close(fd);
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {
+  TemporaryFile file;
+  const int64_t samples = 20, bytes = 200;
+  {
+    const auto store = Created(file.path, samples, bytes);
+    for (int64_t id = 0; id < samples; ++id) PutSample(store.get(), id);
+  }
+  struct stat status;
+  ASSERT_EQ(stat(file.path.c_str(), &status), 0);
+  std::mt19937_64 random(1);
+  int unreadable = 0, absent = 0;
+  for (int trial = 0; trial < 3000; ++trial) {
+    int64_t offset = random() % status.st_size;
+    if (trial % 3 == 0) offset = random() % 128;                  // header
+    if (trial % 3 == 1) offset = kPage + random() % (8 * samples);  // table
+    std::fstream raw(file.path, std::ios::in | std::ios::out | std::ios::binary);
+    raw.seekg(offset);
+    const char before = static_cast<char>(raw.get());
+    raw.seekp(offset);
+    raw.put(static_cast<char>(before ^ (1 << random() % 8)));
+    raw.flush();
+    std::string error;
+    const auto store = Store::Open(file.path, &error);
+    if (store == nullptr) {
+      ++unreadable;
+    } else {
+      for (int64_t id = 0; id < samples; ++id) absent += !HasSample(store.get(), id);
+      for (int64_t id = 0; id < samples; ++id) PutSample(store.get(), id);
+      for (int64_t id = 0; id < samples; ++id) HasSample(store.get(), id);
+    }
+    if (trial % 50 == 49 || store == nullptr) {  // damage adds up in between
+      raw.close();
+      unlink(file.path.c_str());
+      const auto fresh = Created(file.path, samples, bytes);
+      for (int64_t id = 0; id < samples; ++id) PutSample(fresh.get(), id);
+    }
+  }
+  EXPECT_GT(unreadable, 0);
+  EXPECT_GT(absent, 100);
+}
+
+TEST(StoreFaultsTest, WhatIsNoStoreIsRefused) {
+  TemporaryFile file;
+  std::string error;
+  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
+  EXPECT_NE(error.find("cannot open"), std::string::npos);
+  std::ofstream(file.path) << "no store";
+  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
+  EXPECT_NE(error.find("is not a store"), std::string::npos);
+  EXPECT_NE(Store::Create(file.path, 1, 1), "");  // exists
+  unlink(file.path.c_str());
+  Created(file.path, 100, 100);
+  EXPECT_EQ(truncate(file.path.c_str(), 9000), 0);
+  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
+  EXPECT_NE(error.find("truncated"), std::string::npos);
+  unlink(file.path.c_str());
+  EXPECT_EQ(symlink("/etc/passwd", file.path.c_str()), 0);
+  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
+}
+
+TEST(StoreFaultsTest, AWriterKilledAtAnyMomentLeavesWholeSamples) {
+  TemporaryFile file;
+  const int64_t samples = 50;
+  const auto store = Created(file.path, samples, 5000);
+  std::mt19937 random(2);
+  for (int round = 0; round < 200; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string error;
+      const auto own = Store::Open(file.path, &error);
+      for (int64_t k = 0;; ++k) {
+        own->Release({k % samples});
+        PutSample(own.get(), (k + 1) % samples);
+      }
+    }
+    usleep(500 + random() % 3000);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    EXPECT_EQ(store->Verify(), 0) << "round " << round;
+  }
+  for (int64_t id = 0; id < samples; ++id) {
+    PutSample(store.get(), id);
+    HasSample(store.get(), id);
+  }
+  EXPECT_EQ(store->Verify(), 0);
+}
+
+TEST(StoreFaultsTest, AKilledWriterLosesNoRoom) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 100; ++round) {
+    TemporaryFile file;
+    const int64_t samples = 300;
+    const auto store = Created(file.path, samples, 3000);
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string error;
+      const auto own = Store::Open(file.path, &error);
+      for (int64_t id = samples - 1; id >= 0; --id) PutSample(own.get(), id);
+      _exit(0);
+    }
+    usleep(200 + random() % 4000);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    EXPECT_EQ(store->Verify(), 0);
+    for (int64_t id = 0; id < samples; ++id) PutSample(store.get(), id);
+    EXPECT_EQ(store->stats().stored, samples);
+  }
+}
+
+}  // namespace
+}  // namespace datacache

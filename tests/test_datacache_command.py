@@ -1,0 +1,104 @@
+"""`tss cache`: what it says, and that it deletes nothing but what is ours and unused."""
+
+import gc
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from datacache import command, directories
+from datacache import local as local_level
+from datacache import memory as memory_level
+from tests import datacache_help as help_
+
+pytest_plugins = ("tests.datacache_fixtures",)
+
+
+def test_clear_deletes_what_is_ours_alone(pattern, shm, tmp_path, capsys):
+    local = tmp_path / "local"
+    cache = help_.cache(pattern, shm, local)
+    cache.warm(progress=False)
+    store = pathlib.Path(cache.memory.path).parent
+    arguments = ["clear", "--memory-dir", str(shm), "--local-dir", str(local)]
+    assert command.main(arguments) == 1
+    assert capsys.readouterr().out.count("in use") == 2
+    cache.memory._lease.release()
+    cache.local._lease.release()
+    foreign = {local / "notes.txt", local / "files" / "ab" / "thesis.tex", store / "store.mine"}
+    for path in foreign:
+        path.write_text("mine")
+    assert command.main(arguments) == 0
+    left = {path for root in (local, shm) for path in root.rglob("*") if path.is_file()}
+    assert {path for path in left if path.name != directories.MARKER} == foreign
+    for path in foreign:
+        path.unlink()
+    assert command.main(arguments) == 0
+    assert not local.exists() and not store.exists()
+    assert command.main(["ls", "--memory-dir", str(shm)]) == 0
+    assert "No stores" in capsys.readouterr().out
+    # A job that has the store open is not disturbed by its deletion.
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+
+
+def test_a_dataset_keeps_what_it_reads_from_being_cleared(pattern, shm, tmp_path, capsys):
+    local = tmp_path / "local"
+    dataset = help_.cache(pattern, shm, local, memory="10KB").dataset(16, epochs=1)
+    batches = iter(dataset)
+    del dataset
+    gc.collect()
+    assert command.main(["clear", "--memory-dir", str(shm), "--local-dir", str(local)]) == 1
+    assert capsys.readouterr().out.count("in use") == 2
+    assert sorted(np.concatenate(help_.numbers_of(batches))) == list(range(150))
+
+
+@pytest.mark.parametrize("folder", ["files", "files/a7", "index"])
+def test_links_among_the_directories_are_not_followed(pattern, shm, tmp_path, folder):
+    local, elsewhere = tmp_path / "local", tmp_path / "elsewhere"
+    precious = elsewhere / "a7" / ("0" * 64) if folder == "files" else elsewhere / ("0" * 64)
+    precious.parent.mkdir(parents=True)
+    precious.write_text("keep")
+    (elsewhere / "00").mkdir()
+    cache = help_.cache(pattern, shm, local)
+    cache.local._lease.release()
+    shutil.rmtree(local / folder)
+    (local / folder).symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=f"{folder} is a symbolic link"):
+        help_.cache(pattern, shm, local)
+    assert precious not in local_level.copies_in(local)
+    assert command.main(["clear", "--memory-dir", str(shm / "none"), "--local-dir", str(local)]) == 0
+    assert precious.read_text() == "keep" and (elsewhere / "00").is_dir()
+
+
+def test_commands_after_a_kill_between_marker_and_store(shm, capsys):
+    directory = directories.claim(directories.claim(memory_level.root_of(str(shm))) / "killed")
+    place = ["--memory-dir", str(shm)]
+    for name in ("ls", "stat", "verify"):
+        assert command.main([name, *place]) == 0
+        assert "killed  no store" in capsys.readouterr().out
+    (directory / "store").write_bytes(b"not a store")
+    assert command.main(["stat", *place]) == 0
+    assert "killed" in capsys.readouterr().out
+    assert command.main(["verify", *place]) == 1
+    assert command.main(["clear", *place]) == 0
+    assert not directory.exists()
+
+
+def test_commands(pattern, shm, capsys):
+    cache = help_.cache(pattern, shm, version="mine")
+    name = pathlib.Path(cache.memory.path).parent.name
+    place = ["--memory-dir", str(shm)]
+    assert command.main(["ls", *place]) == 0
+    said = capsys.readouterr().out
+    assert name in said and "'mine'" in said and "in use" in said
+    assert command.main(["stat", name, *place]) == 0
+    assert "0 of 150 samples" in capsys.readouterr().out
+    assert command.main(["verify", *place]) == 0
+    cache.warm(progress=False)
+    help_.flip(pathlib.Path(cache.memory.path), 8192 + 256 * 7 + 100)
+    assert command.main(["verify", *place]) == 1
+    assert "1 damaged" in capsys.readouterr().out
+    assert command.main(["stat", "../../etc", *place]) == 2
+    assert command.main(["clear", "--local-dir", str(shm), *place]) == 2
+    assert command.main(["doctor"]) == 0
+    assert "A cache may take" in capsys.readouterr().out

@@ -1,0 +1,112 @@
+"""A process is killed at random points; the next one goes on with what is there.
+
+DATACACHE_KILLS=200 python -m pytest tests/test_datacache_kills.py    # as many points; a few by default
+"""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from custom_ops.datacache_store import datacache_store as native
+from datacache import command
+from datacache import local as local_level
+from tests import datacache_help as help_
+
+pytest_plugins = ("tests.datacache_fixtures",)
+POINTS = int(os.environ.get("DATACACHE_KILLS", "25"))
+
+# What DataCache does, without the pipeline whose tracing would take most of the time: copies, index, store.
+# TensorFlow must not run before a fork: the parent only imports.
+FORKED = """
+import os, random, signal, sys
+import tensorflow as tf
+import datacache
+from custom_ops.datacache_store import datacache_store as native
+from datacache import local as local_level, memory as memory_level
+from tests import datacache_help as help_
+pattern, shm, local = sys.argv[1:]
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)  # should the test fail and leave it
+        source = datacache.TFRecords(pattern)
+        source.open(local_level.LocalCopies(local))
+        read = source.reader()
+        ids = random.Random(line).sample(range(60), 60)
+        sample = help_.decode_record(*read(tf.constant(ids[0], tf.int64)))
+        specs = [tf.TensorSpec.from_tensor(x) for x in tf.nest.flatten(sample)]
+        name = memory_level.identity(source.fingerprint, "v", 60, specs)
+        memory = memory_level.Memory(shm, name, 60, specs, "auto", {})
+        while True:
+            for i in ids:
+                values = tf.nest.flatten(help_.decode_record(*read(tf.constant(i, tf.int64))))
+                native.put(memory.path, tf.constant([i], tf.int64), [x[None] for x in values])
+    print(child, flush=True)
+    os.waitpid(child, 0)
+"""
+
+
+def seconds_to_fill(shm: pathlib.Path) -> float:
+    """Until all samples of the only store are there: how long this machine needs at present."""
+    begin = time.monotonic()
+    while time.monotonic() < begin + 60:
+        if any(native.store_stats(str(store)).stored == 60 for store in shm.glob("*/*/store")):
+            return time.monotonic() - begin
+        time.sleep(0.02)
+    raise AssertionError("the worker fills nothing")
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_random_points(tmp_path, shm):
+    """A process that copies, indexes and fills is killed at any moment; the next goes on with what is there.
+
+    Between kills something is taken away at random, so that there is always something to write.
+    """
+    pattern = help_.records(tmp_path / "source", files=2, per_file=30)
+    local = tmp_path / "local"
+    verify = ["verify", "--memory-dir", str(shm), "--local-dir", str(local)]
+    chance = random.Random(1)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKED, pattern, str(shm), str(local)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=help_.ENVIRONMENT, text=True,
+    )
+    half_filled = longest = 0
+    for point in range(POINTS):
+        parent.stdin.write(f"{point}\n")
+        parent.stdin.flush()
+        child = int(parent.stdout.readline())
+        if not longest:
+            longest = 1.2 * seconds_to_fill(shm)
+        else:
+            time.sleep(chance.uniform(0, longest))
+        os.kill(child, signal.SIGKILL)
+        for store in shm.glob("*/*/store"):
+            assert native.verify(str(store)) == 0, point
+            half_filled += 0 < native.store_stats(str(store)).stored < 60
+            if chance.random() < 0.3:
+                store.unlink()
+        for copy in local_level.copies_in(local):
+            assert native.check_copy(str(copy)), point
+            if chance.random() < 0.3:
+                copy.unlink()
+        for index in local.glob("index/*.npy"):
+            if chance.random() < 0.3:
+                index.unlink()
+        if point % 20 == 0:
+            assert command.main(verify) == 0, point
+    parent.stdin.close()
+    assert parent.wait(timeout=60) == 0
+    assert half_filled > POINTS / 40  # it was killed while it worked
+    cache = help_.cache(pattern, shm, local, version="v")
+    assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
+    assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(60))
+    assert command.main(verify) == 0

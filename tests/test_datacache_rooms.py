@@ -1,0 +1,178 @@
+"""Memory and disks that are full, small, read-only, or asked for by several."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import datacache
+from custom_ops.datacache_store import datacache_store as native
+from datacache import memory as memory_level
+from tests import datacache_help as help_
+
+pytest_plugins = ("tests.datacache_fixtures",)
+
+
+def test_two_runs_fill_one_cache_at_once(pattern, shm, tmp_path):
+    runs = [help_.worker(pattern, shm, tmp_path / "local", seed=seed) for seed in (0, 1)]
+    stats = [help_.finished(run)[0] for run in runs]
+    assert [s["stored"] for s in stats] == [150, 150]
+    assert sum(s["copies"] for s in stats) == 3  # each file was read by one of them
+    cache = help_.cache(pattern, shm, tmp_path / "local")
+    assert native.verify(cache.memory.path) == 0
+
+
+@pytest.mark.parametrize("size", ["40k", "4k"])
+def test_full_shared_memory(pattern, shm, size):
+    """With room for a part of the samples, and with not even room for the table."""
+    stats, _, err = help_.finished(help_.worker(pattern, shm, prefix=help_.in_small_tmpfs(shm, size)))
+    if size == "4k":
+        assert "no samples are kept in memory" in err
+    else:
+        assert 0 < stats["stored"] < 150
+        assert stats["memory_hits"] >= stats["stored"]
+
+
+def test_shared_memory_fills_up_while_it_is_used(pattern, shm, tmp_path):
+    """The budget said there was room, and then another program took it: an error return, not SIGBUS."""
+    script = (
+        "import sys, numpy as np\n"
+        "from tests import datacache_help as help_\n"
+        "cache = help_.cache(sys.argv[1], sys.argv[2])\n"
+        "free = 30000\n"
+        "import os; s = os.statvfs(sys.argv[2]); used = s.f_bavail * s.f_frsize - free\n"
+        "open(sys.argv[2] + '/other', 'wb').write(bytes(used))\n"
+        "for epoch in range(2):\n"
+        "    seen = np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))\n"
+        "    assert sorted(seen.tolist()) == list(range(150))\n"
+        "stats = cache.stats(); print(stats); assert 0 < stats['stored'] < 150, stats\n"
+    )
+    prefix = help_.in_small_tmpfs(shm, "1m")
+    result = subprocess.run(
+        [*prefix, sys.executable, "-c", script, pattern, str(shm)],
+        env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_full_disk(pattern, shm, tmp_path):
+    local = tmp_path / "local"
+    local.mkdir()
+    prefix = help_.in_small_tmpfs(local, "5k")
+    stats, _, err = help_.finished(help_.worker(pattern, shm, local, prefix=prefix))
+    assert stats["copies"] < 3 and stats["stored"] == 150
+    assert "No space left" in err
+
+
+def test_read_only_root(pattern, shm, tmp_path):
+    """Directories on a read-only disk: a warning, and everything from the central storage."""
+    root = tmp_path / "root"
+    root.mkdir()
+    script = f'mount -t tmpfs -o ro tmpfs "{root}" && exec "$@"'
+    prefix = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    stats, _, err = help_.finished(help_.worker(pattern, root, root / "local", prefix=prefix))
+    assert "no local copies" in err and "no samples are kept in memory" in err
+    assert "stored" not in stats and stats["original_reads"] >= 300
+
+
+SAMPLE = 64 + 64 + 128  # bytes of a sample of `help_.cache` in memory
+
+
+def test_two_caches_share_what_is_free(pattern, shm):
+    """What the first may still come to take is not promised to the second."""
+    script = (
+        "import sys\n"
+        "from tests import datacache_help as help_\n"
+        "one, two = (help_.cache(*sys.argv[1:], version=v) for v in ('one', 'two'))\n"
+        "assert (one.memory.capacity, 0 < two.memory.capacity < 150) == (150, True), two.memory.limit\n"
+        "assert 'other stores in use' in two.memory.limit.reason\n"
+        "two.warm(progress=False); one.warm(progress=False)\n"
+        "assert one.stats()['stored'] == 150\n"
+        "assert two.stats()['stored'] == two.memory.capacity\n"
+        "one.memory._lease.release()\n"
+        "three = help_.cache(*sys.argv[1:], version='three')\n"
+        "print(three.memory.limit)\n"
+        "assert 'other stores in use' not in three.memory.limit.reason\n"
+    )
+    result = subprocess.run(
+        [*help_.in_small_tmpfs(shm, "108k"), sys.executable, "-c", script, pattern, str(shm)],
+        env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "no room" not in result.stderr
+
+
+def test_the_least_limit_of_those_who_use_a_store(pattern, shm):
+    first = help_.cache(pattern, shm, memory=40 * SAMPLE)
+    second = help_.cache(pattern, shm)
+    assert (first.memory.capacity, second.memory.capacity) == (40, 40)
+    assert "another process" in second.memory.limit.reason
+    second.warm(progress=False)
+    third = help_.cache(pattern, shm, memory=20 * SAMPLE)
+    assert third.memory.capacity == 40  # what is there stays
+    for cache in (first, second, third):
+        cache.memory._lease.release()
+    assert help_.cache(pattern, shm).memory.capacity == 150  # nobody else's limit outlives them
+
+
+def large(pattern, shm, **arguments) -> datacache.DataCache:
+    """A cache of samples that take twenty kilobytes when they are decoded."""
+    def decode(record):
+        return tf.repeat(help_.decode_record(record)["number"], 2500)
+
+    return datacache.DataCache(datacache.TFRecords(pattern), decode, memory_dir=str(shm), **arguments)
+
+
+def numbers_of(dataset) -> list[int]:
+    batches = [batch.numpy() for batch in dataset]
+    assert all((batch == batch[:, :1]).all() for batch in batches)
+    return sorted(np.concatenate(batches)[:, 0].tolist())
+
+
+def test_what_does_not_fit_decoded_is_kept_encoded(pattern, shm, capsys):
+    cache = large(pattern, shm, memory=1_500_000)
+    decoded, encoded = cache.memory.rooms
+    assert 30 < decoded < 75 and decoded + encoded == 150
+    for _ in range(2):  # batches that are under way when the decoded ones are full are read again
+        assert numbers_of(cache.dataset(16, epochs=1)) == list(range(150))
+    before = native.read_stats().original_reads
+    assert numbers_of(cache.dataset(16, epochs=1)) == list(range(150))
+    stats = cache.stats()
+    assert (stats["stored"], stats["encoded_stored"]) == (decoded, encoded)
+    assert f"{encoded} are kept encoded" in capsys.readouterr().out
+    assert [native.verify(str(path)) for path in memory_level.stores(cache.memory._lease.path)] == [0, 0]
+    again = large(pattern, shm, memory=1_500_000)  # another run
+    assert numbers_of(again.dataset(16, epochs=1)) == list(range(150))
+    assert native.read_stats().original_reads == before
+    assert large(pattern, shm, memory=1_500_000, version="2", nodes=3).memory.rooms == (74, 0)
+
+
+def test_copies_on_the_local_disk_are_the_encoded_form(pattern, shm, tmp_path):
+    cache = large(pattern, shm, memory=1_500_000, local_dir=tmp_path / "local")
+    assert cache.memory.rooms == (1_500_000 // (20000 + 64 + 32), 0)
+    assert cache.memory.encoded_path is None
+
+
+def test_a_damaged_encoded_sample_is_read_again(pattern, shm):
+    cache = large(pattern, shm, memory=1_500_000)
+    for _ in range(2):
+        assert numbers_of(cache.dataset(16, epochs=1)) == list(range(150))
+    with open(cache.memory.encoded_path, "r+b") as file:
+        data = file.read()
+        file.seek(8192)
+        file.write(bytes(byte ^ 1 for byte in data[8192:]))
+    assert native.verify(cache.memory.encoded_path) == cache.memory.rooms.encoded
+    script = (
+        "import sys\n"
+        "from tests import test_datacache_rooms as rooms\n"
+        "cache = rooms.large(*sys.argv[1:], memory=1_500_000)\n"
+        "for _ in range(2):\n"
+        "    assert rooms.numbers_of(cache.dataset(16, epochs=1)) == list(range(150))\n"
+        "assert rooms.native.read_stats().original_reads == cache.memory.rooms.encoded\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, pattern, str(shm)], env=help_.ENVIRONMENT, check=True
+    )
+    assert native.verify(cache.memory.encoded_path) == 0
