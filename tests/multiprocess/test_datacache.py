@@ -1,9 +1,13 @@
 """DataCache under real workers: each sample once, one copy per node, and the weights of one process."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from datacache.callbacks import ExchangeCallback
+from datacache.exchange import Exchange
 from tests import datacache_help as help_
 from tests.multiprocess.oracle import assert_identical
 
@@ -84,4 +88,89 @@ def test_the_weights_of_one_process(comm, strategy, keras, cache):
     for value in together:
         assert_identical(comm, value)
     for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+class Mail:
+    """Carries arrays between nodes, as files."""
+
+    def __init__(self, directory, node: int, nodes: int):
+        self._directory, self._node, self._nodes, self._round = directory, node, nodes, 0
+        directory.mkdir(exist_ok=True)
+
+    def all_to_all(self, sent):
+        self._round += 1
+        for target, array in enumerate(sent):
+            temporary = self._path(self._node, target).with_suffix(".tmp")
+            temporary.write_bytes(array.tobytes())
+            temporary.rename(self._path(self._node, target))
+        return [self._received(source) for source in range(self._nodes)]
+
+    def _path(self, source: int, target: int):
+        return self._directory / f"{self._round}_{source}_{target}.mail"
+
+    def _received(self, source: int):
+        path, until = self._path(source, self._node), time.monotonic() + 60
+        while not path.exists():
+            assert time.monotonic() < until, path
+            time.sleep(0.001)
+        return np.fromfile(path, np.uint8)
+
+
+def test_exchange_under_fit(comm, topology, strategy, shared_tmp):
+    """Nodes with room for little more than their share decode nothing after the first epoch."""
+    import keras
+
+    samples, batch, fraction, epochs = 144, topology.num_workers, 0.25, 5
+    nodes = [topology.of(rank).node for rank in range(batch)]
+    share = samples // batch * nodes.count(topology.node)
+    shm = shared_tmp / f"node{topology.node}"
+    if topology.rank == 0:
+        help_.records(shared_tmp / "source", per_file=samples // 3)
+    if topology.local == 0:
+        shm.mkdir()
+    comm.barrier()
+    room = share + int(fraction * share) + 8
+    cache = help_.cache(str(shared_tmp / "source" / "*"), shm, memory=room * 256)
+    assert cache.memory.capacity == min(room, samples)
+
+    def dataset(context=None):
+        return cache.dataset(
+            batch,
+            lambda b: (tf.cast(b["data"], tf.float32) / 256, tf.cast(b["number"], tf.float32)[:, None]),
+            shuffle="exchange", fraction=fraction, input_context=context,
+        )
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0001), "mse")
+        return model
+
+    misses = []
+    count = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: misses.append(cache.stats()["memory_misses"])
+    )
+    callbacks = [count]
+    if topology.local == 0:
+        mail = Mail(shared_tmp / "mail", topology.node, max(nodes) + 1)
+        plan = cache.order(batch, shuffle="exchange", fraction=fraction)
+        swap = Exchange(cache, plan, nodes, topology.node, mail.all_to_all)
+        # A real epoch is longer than a transfer; this one waits for it.
+        arrived = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda step, logs: swap._thread.join() if step == 1 else None
+        )
+        callbacks = [ExchangeCallback(swap), arrived, count]
+    with strategy.scope():
+        model = build()
+    data = strategy.distribute_datasets_from_function(dataset)
+    steps = cache.steps_per_epoch(batch)
+    model.fit(data, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
+    assert len(misses) == epochs and set(misses) == {misses[0]}
+    comm.barrier()
+    assert share <= cache.stats()["stored"] <= room
+    alone = build()
+    alone.fit(dataset(), epochs=epochs, steps_per_epoch=steps, verbose=0)
+    for one, other in zip(alone.get_weights(), model.get_weights(), strict=True):
+        assert_identical(comm, other)
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
