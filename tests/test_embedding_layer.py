@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.embedding.lazy import Adagrad, LazyAdam
+from tf_sparse_strategy.optimizers import LazyAdam
 
 L, D = 7, 4
 TABLE = np.random.default_rng(0).normal(size=(L, D)).astype("float32")
@@ -157,81 +157,6 @@ def test_configuration():
     assert again.get_config() == other.get_config()
 
 
-def rows_of_adam(gradients, lr=0.1, beta_1=0.9, beta_2=0.999, epsilon=1e-7):
-    """NumPy: after each step's {row: gradient}, the table; rows without one stay."""
-    w, m, v = TABLE.astype("float64"), np.zeros((L, D)), np.zeros((L, D))
-    for step, rows in enumerate(gradients, start=1):
-        for row, g in rows.items():
-            m[row] = beta_1 * m[row] + (1 - beta_1) * g
-            v[row] = beta_2 * v[row] + (1 - beta_2) * g**2
-            alpha = lr * np.sqrt(1 - beta_2**step) / (1 - beta_1**step)
-            w[row] -= alpha * m[row] / (np.sqrt(v[row]) + epsilon)
-    return w
-
-
-def rows_of_adagrad(gradients, lr=0.1, start=0.1, epsilon=1e-7):
-    w, a = TABLE.astype("float64"), np.full((L, D), start)
-    for rows in gradients:
-        for row, g in rows.items():
-            a[row] += g**2
-            w[row] -= lr * g / np.sqrt(a[row] + epsilon)
-    return w
-
-
-@pytest.mark.parametrize("optimizer, rule", [(LazyAdam, rows_of_adam), (Adagrad, rows_of_adagrad)])
-def test_lazy_optimizers_are_row_local(scope, optimizer, rule):
-    rng = np.random.default_rng(1)
-    table, made, expected = keras.Variable(TABLE), optimizer(0.1), []
-    for ids in ([1, 3, 1], [5], [3, 3, 0], [1]):
-        values = rng.normal(size=(len(ids), D)).astype("float32")
-        rows = {}
-        for row, g in zip(ids, values.astype("float64"), strict=True):
-            rows[row] = rows.get(row, 0) + g
-        expected.append(rows)
-        gradient = tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([L, D]))
-        tf.distribute.get_strategy().run(lambda g=gradient: made.apply([g], [table]))
-    np.testing.assert_allclose(table.numpy(), rule(expected), rtol=1e-5, atol=1e-6)
-
-
-CLIPPED = {
-    "clipnorm": lambda g: g * 0.5 / max(0.5, np.linalg.norm(g)),
-    "global_clipnorm": lambda g: g * 0.5 / max(0.5, np.linalg.norm(g)),
-    "clipvalue": lambda g: np.clip(g, -0.5, 0.5),
-}
-
-
-@pytest.mark.parametrize("option", CLIPPED)
-def test_lazy_adam_clips_rows(scope, option):
-    """Each id once; in the last step row 1 rests."""
-    rng = np.random.default_rng(1)
-    table, made, expected = keras.Variable(TABLE), LazyAdam(0.1, **{option: 0.5}), []
-    for ids in ([1, 3, 1], [5, 1], [3, 3, 0]):
-        values = rng.normal(size=(len(ids), D)).astype("float32")
-        dense = np.zeros((L, D))
-        np.add.at(dense, ids, values)
-        expected.append({row: CLIPPED[option](dense)[row] for row in set(ids)})
-        gradient = tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([L, D]))
-        tf.distribute.get_strategy().run(lambda g=gradient: made.apply([g], [table]))
-    np.testing.assert_allclose(table.numpy(), rows_of_adam(expected), rtol=1e-5, atol=1e-6)
-
-
-def test_lazy_adam_is_adam_on_dense_gradients():
-    one, other = keras.Variable(TABLE), keras.Variable(TABLE)
-    for _ in range(3):
-        LazyAdam(0.1).apply([tf.ones([L, D])], [one])
-        keras.optimizers.Adam(0.1).apply([tf.ones([L, D])], [other])
-    np.testing.assert_array_equal(one.numpy(), other.numpy())
-
-
-@pytest.mark.parametrize(
-    "option", [{"amsgrad": True}, {"weight_decay": 0.1}, {"gradient_accumulation_steps": 2}]
-)
-def test_what_lazy_adam_refuses(option):
-    with pytest.raises(ValueError, match="rows without a gradient would have to move"):
-        LazyAdam(**option)
-    assert LazyAdam.from_config(LazyAdam(0.3).get_config()).get_config() == LazyAdam(0.3).get_config()
-
-
 def model_of_embeddings():
     ids, norm = keras.Input([3], dtype="int32"), keras.constraints.MaxNorm(axis=1)
     parts = [
@@ -276,8 +201,11 @@ def test_conversions_that_cannot_be():
     class Own(keras.Model):
         pass
 
-    with tss.SparseStrategy().scope(), pytest.raises(ValueError, match="a class of its own"):
-        tss.shard_embeddings(Own())
+    with tss.SparseStrategy().scope():
+        with pytest.raises(ValueError, match="a class of its own"):
+            tss.shard_embeddings(Own())
+        with pytest.raises(TypeError, match="models of Keras 3, not"):
+            tss.shard_embeddings(keras.layers.Embedding(7, 4))
 
 
 def test_conversion_of_a_model_made_outside_the_scope():

@@ -11,11 +11,13 @@ current strategy; under any other it calls the original.
 | TFOptimizer._backend_update_step and decay  | overlap: a worker updates its chunks | update those          |
 | CallbackList.on_epoch_end and others        | overlap: variables are behind        | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
+| tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
 | Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 | TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
+| Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
 | CallbackList.on_epoch_begin                 | communication may change by epochs   | says which one begins |
 """
@@ -29,7 +31,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_sparse_strategy import keras_saving
-from tf_sparse_strategy.embedding import clipping, separable, slices
+from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
 from tf_sparse_strategy.hooking import extended_of, wrap
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
@@ -85,6 +87,7 @@ def _install_keras3() -> None:
     from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
     from keras.src.losses import loss
     from keras.src.metrics import reduction_metrics
+    from keras.src.models import functional
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
     wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
@@ -99,6 +102,7 @@ def _install_keras3() -> None:
     wrap(reduction_metrics.Mean, "update_state", _record_mean)
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
+    wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin", "train_end"):
         wrap(callback_list.CallbackList, f"on_{moment}", _synchronize_first)
@@ -107,8 +111,14 @@ def _install_keras3() -> None:
 def _install_tf_keras() -> None:
     from tf_keras.src import callbacks
     from tf_keras.src.metrics import base_metric
+    from tf_keras.src.mixed_precision import loss_scale_optimizer
+    from tf_keras.src.optimizers import optimizer
     from tf_keras.src.utils import losses_utils
 
+    wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
+    wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
+    wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
+    wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)
     wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
     wrap(base_metric.Mean, "update_state", _record_mean)
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
@@ -196,6 +206,15 @@ def _check_finite_everywhere(original, optimizer, grads):
         return original(optimizer, grads)
     # Keras looks at the last one only of rows that have the same id.
     finite = original(optimizer, [getattr(g, "values", g) for g in grads])
+    return extended.collectives.all_reduce(finite, op="min", purpose="finite")
+
+
+def _all_columns_finite(original, grads):
+    """tf_keras looks at sums, which are the same on all workers, but for the columns of tables."""
+    extended = _in_replica_of_ours()
+    finite = original(grads)
+    if extended is None or not extended.slices.are_divided:
+        return finite
     return extended.collectives.all_reduce(finite, op="min", purpose="finite")
 
 

@@ -48,7 +48,7 @@ def install_keras3() -> None:
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
-    wrap(Model, "export", _save_whole_model_by_chief)
+    wrap(Model, "export", functools.partial(_export_by_chief, keras.models.clone_model))
     _wrap_loads(saving_api, (keras.saving, keras.models))
 
     wrap(Layer, "get_weights", tables.get_weights)
@@ -69,21 +69,30 @@ def install_keras3() -> None:
 def install_tf_keras() -> None:
     """Installs the hooks on tf_keras. Idempotent."""
     import tf_keras
-    from tf_keras.src import callbacks
+    from tf_keras.src import backend, callbacks
     from tf_keras.src.distribute import distributed_file_utils, worker_training_state
+    from tf_keras.src.engine.base_layer import Layer
     from tf_keras.src.engine.training import Model
+    from tf_keras.src.optimizers.optimizer import _BaseOptimizer
     from tf_keras.src.saving import saving_api, saving_lib
     from tf_keras.src.saving.legacy import hdf5_format
     from tf_keras.src.saving.legacy import save as legacy_save
     from tf_keras.src.saving.legacy.saved_model import save as saved_model_save
+    from tf_keras.src.utils import layer_utils
 
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
-    wrap(hdf5_format, "save_model_to_hdf5", _save_by_chief)
-    wrap(legacy_save, "save_weights", _save_by_chief)
-    wrap(saved_model_save, "save", _save_by_chief)
-    wrap(Model, "export", _save_by_chief)
+    wrap(hdf5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
+    wrap(legacy_save, "save_weights", _save_legacy_weights_by_chief)
+    wrap(saved_model_save, "save", _save_whole_model_by_chief)
+    wrap(Model, "export", functools.partial(_export_by_chief, tf_keras.models.clone_model))
     _wrap_loads(saving_api, (tf_keras.saving, tf_keras.models))
+
+    wrap(backend, "batch_get_value", tables.batch_get_value)
+    wrap(Layer, "set_weights", tables.set_weights)
+    wrap(layer_utils, "count_params", tables.count_params)
+    wrap(_BaseOptimizer, "save_own_variables", tables.save_own_variables)
+    wrap(_BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
     wrap(callbacks.BackupAndRestore, "on_train_end", _forget_training_state)
     wrap(worker_training_state.WorkerTrainingState, "__init__", _back_up_residual)
@@ -138,12 +147,39 @@ def _require_newest_weights(model) -> None:
 
 
 def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):
-    if tables.of_model(model) is not None:
-        raise NotImplementedError(
-            "a model with sharded tables cannot be exported or written as legacy .h5 by several workers. "
-            "Save it as .keras or .weights.h5, load that with one worker, and export there."
-        )
+    _refuse_parts(tables.of_model(model))
     return _save_by_chief(original, model, filepath, *args, **kwargs)
+
+
+def _save_legacy_weights_by_chief(original, model, filepath, *args, **kwargs):
+    is_hdf5 = str(filepath).endswith((".h5", ".hdf5", ".keras")) or "h5" in (*args, *kwargs.values())
+    save = _save_whole_model_by_chief if is_hdf5 else _save_by_chief
+    return save(original, model, filepath, *args, **kwargs)
+
+
+def _export_by_chief(clone, original, model, filepath, *args, **kwargs):
+    """With sharded tables, a copy that holds them whole, which the chief alone makes."""
+    if tables.of_model(model) is None:
+        return _save_by_chief(original, model, filepath, *args, **kwargs)
+    tables.require_copy_outside(model)
+    extended = _extended_of(model)
+    if not saving.is_chief(extended):
+        _leave_to_the_chief(filepath)
+        tables.send_tables(model)
+        return None
+    with extended.alone(), tables.saving_tables(model):
+        weights = model.get_weights()
+    copy = clone(model)
+    copy.set_weights(weights)
+    return original(copy, filepath, *args, **kwargs)
+
+
+def _refuse_parts(part) -> None:
+    if part is not None:
+        raise NotImplementedError(
+            "a model with sharded tables or slots cannot be written as legacy .h5, nor by tf_keras as a "
+            "SavedModel, by several workers. Save it as .keras or .weights.h5, or export it."
+        )
 
 
 def _leave_to_the_chief(path) -> None:

@@ -47,6 +47,7 @@ LAYERS = (
     (
         "tf_sparse_strategy.callbacks",
         "tf_sparse_strategy.layers",
+        "tf_sparse_strategy.legacy_keras",
         "tf_sparse_strategy.optimizers",
         "tf_sparse_strategy.strategy",
     ),

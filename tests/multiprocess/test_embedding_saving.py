@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from tests.multiprocess.embedding_models import dataset, start
+from tests.multiprocess.embedding_models import dataset, start, tokens
 from tf_sparse_strategy.embedding import slices
 
 
@@ -94,6 +94,17 @@ def test_whole_models(comm, topology, strategy, shared_tmp):
     assert more[0] == more[1]
 
 
+def test_exported_models_hold_whole_tables(comm, topology, strategy, shared_tmp):
+    model, path = trained(strategy), str(shared_tmp / "exported")
+    expected = model.predict(tokens(), verbose=0)
+    model.export(path, verbose=False)
+    if topology.rank == 0:
+        loaded = tf.saved_model.load(path)
+        served = loaded.serve(tf.constant(tokens()))
+        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+    comm.barrier()
+
+
 def test_a_plain_file_is_loaded_by_any_number_of_workers(comm, topology, strategy, shared_tmp):
     path = str(shared_tmp / "plain.weights.h5")
     if topology.rank == 0:
@@ -170,7 +181,7 @@ def test_refusals(partners, strategy, shared_tmp):
     model = sharded(strategy)
     with pytest.raises(NotImplementedError, match="legacy .h5"):
         model.save(str(shared_tmp / "model.h5"))
-    with pytest.raises(NotImplementedError, match="cannot be exported"):
+    with strategy.scope(), pytest.raises(ValueError, match="exported outside of"):
         model.export(str(shared_tmp / "exported"))
     with pytest.raises(AttributeError, match="its columns are on"):
         getattr(model.layers[1], "embeddings")  # noqa: B009, the access raises

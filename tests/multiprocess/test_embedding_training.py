@@ -19,9 +19,10 @@ from tests.multiprocess.embedding_models import (
     experiment,
     one_table,
     start,
+    tokens,
 )
 from tf_sparse_strategy import gradients
-from tf_sparse_strategy.embedding import clipping, lookup
+from tf_sparse_strategy.embedding import clipping, lookup, slices
 
 
 def two_tables(table):
@@ -70,7 +71,30 @@ def together(table):
     return model
 
 
-@pytest.mark.parametrize("build", [two_tables, masked, together])
+def many_inputs(table):
+    """Three tables, one with a mask, whose ids are inputs, one of them within a model; looked up together."""
+    inputs = keras.Input((3,), dtype="int32")
+    inner = keras.Input((3,), dtype="int32")
+    nested = keras.Model(inner, table(VOCABULARY, 1)(inner))
+    pooled = keras.layers.GlobalAveragePooling1D()(table(VOCABULARY, 4, mask_zero=True)(inputs))
+    parts = [keras.layers.Flatten()(x) for x in (table(VOCABULARY, 5)(inputs), nested(inputs))]
+    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()([pooled, *parts])))
+
+
+def test_functional_models_look_up_together(partners, strategy):
+    """One exchange of ids, one of rows and one of gradients for all tables whose ids are inputs."""
+    with strategy.scope():
+        model = many_inputs(tss.layers.ShardedEmbedding)
+    variables = model.trainable_variables
+    traffic = strategy.extended.collectives.traffic
+    before = traffic()[0]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.constant(tokens())))
+    tape.gradient(loss, [slices.of(v).values[0] for v in variables if slices.of(v) is not None])
+    assert traffic()[0] - before == 6  # the nested model's table by itself
+
+
+@pytest.mark.parametrize("build", [two_tables, masked, together, many_inputs])
 def test_models(comm, strategy, build):
     oracle.compare(comm, strategy, experiment("adam", build, epochs=2))
 

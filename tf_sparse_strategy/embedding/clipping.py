@@ -1,5 +1,6 @@
 """Clipping summed gradients, some of which are of slices, by norms of what all workers hold."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradients import coalesced
+
+_applying = threading.local()  # .clipped: whether what this thread applies is clipped already
 
 
 def clip(
@@ -45,6 +48,27 @@ def clip(
         whole = clip_whole(whole)
     order = iter(whole), iter(of_slices)
     return [next(order[h is not None]) for h in held]
+
+
+def clip_and_apply(original, optimizer, grads_and_vars, *args, **kwargs):
+    """A hook on tf_keras, which clips sums, but would take the norms of slices."""
+    pairs = list(grads_and_vars)
+    present = [(g, v) for g, v in pairs if g is not None]
+    if all(slices.of(v) is None for _, v in present):
+        return original(optimizer, pairs, *args, **kwargs)
+    of_present = clip(optimizer, *zip(*present, strict=True), clip_whole=optimizer._clip_gradients)
+    clipped = iter(of_present)
+    _applying.clipped = True
+    try:
+        pairs = [(None if g is None else next(clipped), v) for g, v in pairs]
+        return original(optimizer, pairs, *args, **kwargs)
+    finally:
+        _applying.clipped = False
+
+
+def clip_once(original, optimizer, gradients):
+    """A hook on tf_keras: nothing, after `clip_and_apply` did it."""
+    return gradients if getattr(_applying, "clipped", False) else original(optimizer, gradients)
 
 
 def global_factor(norm: tf.Tensor, limit: float) -> tf.Tensor:

@@ -39,6 +39,7 @@ def shard_embeddings(
     Raises:
       ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, or the model was
         made outside of it.
+      TypeError: it is no model of Keras 3.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -54,6 +55,11 @@ def shard_embeddings(
     extended = extended_of(tf.distribute.get_strategy())
     if extended is None:
         raise ValueError("shard_embeddings works under `with strategy.scope():` of a SparseStrategy.")
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"shard_embeddings copies models of Keras 3, not {type(model)}. For tf_keras, make the layers "
+            "tf_sparse_strategy.legacy_keras.ShardedEmbedding where the model is made."
+        )
     if not isinstance(model, keras.Sequential) and not hasattr(model, "operations"):
         raise ValueError(
             f"the model {model.name!r} is of a class of its own, which cannot be copied layer by layer; make "

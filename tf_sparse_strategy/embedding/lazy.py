@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradients import coalesced
 
 
@@ -37,6 +38,71 @@ def adagrad_rows(g, accumulated, learning_rate, epsilon):
     return square, -learning_rate * g / tf.sqrt(accumulated + square + epsilon)
 
 
+def once(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """`gradient` with the rows of one index added up where it first stands, and zeros at its repetitions.
+
+    Unlike `coalesced` it has as many rows as before, as XLA wants it, which pads what has fewer.
+    """
+    _, place = tf.unique(gradient.indices)
+    count = tf.size(gradient.indices)
+    total = tf.gather(tf.math.unsorted_segment_sum(gradient.values, place, count), place)
+    positions = tf.range(count)
+    first = tf.gather(tf.math.unsorted_segment_min(positions, place, count), place) == positions
+    first = tf.reshape(first, [-1] + [1] * (total.shape.rank - 1))
+    values = tf.where(first, total, tf.zeros_like(total))
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
+def clipped_rows(clip, gradients: list) -> list:
+    """`clip` of gradients, of `tf.IndexedSlices` the rows, each index once, which have the whole's norm.
+
+    Keras would make dense gradients of them.
+    """
+    gradients = [once(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    clipped = clip([getattr(g, "values", g) for g in gradients])
+    return [
+        tf.IndexedSlices(c, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else c
+        for g, c in zip(gradients, clipped, strict=True)
+    ]
+
+
+def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, beta_2, epsilon) -> None:
+    """Writes `adam_rows` of the summed gradient of each index.
+
+    Args:
+      gradient: `tf.IndexedSlices`; a repeated index is written as often, with the same values.
+      variable: TensorFlow's or Keras's.
+      slots: (m, v), TensorFlow's variables.
+      step, learning_rate, beta_1, beta_2, epsilon: of `adam_rows`.
+    """
+    variable, indices = slices.tensorflows(variable), gradient.indices
+    dtype = variable.dtype
+    _, place = tf.unique(indices)
+    summed = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
+    old = [tf.gather(x, indices) for x in (*slots, variable)]
+    m, v, change = adam_rows(
+        tf.cast(tf.gather(summed, place), dtype),
+        *old[:2],
+        step=tf.cast(step, dtype),
+        learning_rate=tf.cast(learning_rate, dtype),
+        beta_1=tf.cast(beta_1, dtype),
+        beta_2=tf.cast(beta_2, dtype),
+        epsilon=epsilon,
+    )
+    for written, rows in zip((*slots, variable), (m, v, old[2] + change), strict=True):
+        written.scatter_update(tf.IndexedSlices(rows, indices))
+
+
+def refuse_moving_all(optimizer, options) -> None:
+    """Raises ValueError where one of the `options` of a lazy optimizer is set."""
+    for option in options:
+        if getattr(optimizer, option):
+            raise ValueError(
+                f"LazyAdam({option}={getattr(optimizer, option)!r}): rows without a gradient would have to "
+                f"move. Leave {option} out, or use Keras's AdamW or Adam."
+            )
+
+
 @keras.saving.register_keras_serializable(package="tf_sparse_strategy")
 class LazyAdam(keras.optimizers.Adam):
     """Adam that leaves rows without a gradient as they are, slots included.
@@ -65,42 +131,27 @@ class LazyAdam(keras.optimizers.Adam):
 
     def __init__(self, learning_rate=0.001, *args, name="lazy_adam", **kwargs):
         super().__init__(learning_rate, *args, name=name, **kwargs)
-        for option in ("amsgrad", "weight_decay", "gradient_accumulation_steps"):
-            if getattr(self, option):
-                raise ValueError(
-                    f"LazyAdam({option}={getattr(self, option)!r}): rows without a gradient would have to "
-                    f"move. Leave {option} out, or use keras.optimizers.AdamW or Adam."
-                )
+        refuse_moving_all(self, ("amsgrad", "weight_decay", "gradient_accumulation_steps"))
 
     def _clip_gradients(self, grads):
-        """Keras's clipping of the rows; of `tf.IndexedSlices` it would make dense gradients."""
-        grads = [coalesced(g) for g in grads]
-        clipped = super()._clip_gradients([getattr(g, "values", g) for g in grads])
-        return [
-            tf.IndexedSlices(c, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else c
-            for g, c in zip(grads, clipped, strict=True)
-        ]
+        return clipped_rows(super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates the rows of `gradient`; called by Keras per variable."""
         if not isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
             return
-        gradient, dtype = coalesced(gradient), variable.dtype
         index = self._get_variable_index(variable)
-        slots = self._momentums[index].value, self._velocities[index].value
-        m, v, step = adam_rows(
-            tf.cast(gradient.values, dtype),
-            *(tf.gather(slot, gradient.indices) for slot in slots),
-            step=tf.cast(self.iterations + 1, dtype),
-            learning_rate=tf.cast(learning_rate, dtype),
-            beta_1=tf.cast(self.beta_1, dtype),
-            beta_2=tf.cast(self.beta_2, dtype),
+        update_adam_rows(
+            gradient,
+            variable,
+            (self._momentums[index].value, self._velocities[index].value),
+            step=self.iterations + 1,
+            learning_rate=learning_rate,
+            beta_1=self.beta_1,
+            beta_2=self.beta_2,
             epsilon=self.epsilon,
         )
-        for slot, rows in zip(slots, (m, v), strict=True):
-            self.assign(slot, tf.IndexedSlices(rows, gradient.indices))
-        self.assign_add(variable, tf.IndexedSlices(step, gradient.indices))
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_strategy")

@@ -6,6 +6,8 @@ by the norm of a row, a variable or all gradients is not, unless its sums are ad
 
 from typing import Any
 
+from tf_sparse_strategy.embedding import slices
+
 _ELEMENTWISE = {
     "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "LazyAdam", "Lion", "Nadam", "RMSprop", "SGD",
 }  # fmt: skip
@@ -37,6 +39,14 @@ def refused_optimizer(optimizer: Any) -> str | None:
         (_REASONS[name] for name in names if name in _REASONS),
         "it is not known to treat each element by itself (if it does, set elementwise = True on its class)",
     )
+
+
+def build_for_columns(original, optimizer, variables):
+    """A hook on tf_keras, before slots are made."""
+    table = next((held for held in map(slices.of, variables) if held is not None), None)
+    if table is not None and table.partition.workers > 1:
+        require_elementwise(optimizer, table)
+    original(optimizer, variables)
 
 
 def require_elementwise(optimizer: Any, table: Any) -> None:

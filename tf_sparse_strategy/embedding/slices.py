@@ -71,7 +71,7 @@ def variable_class(mirrored: type, save_spec: type) -> type:
 
         def _serialize_to_tensors(self):
             def whole():
-                value = self.slices.gather(self, everywhere=False)
+                value = self.slices.written(self)
                 return tf.zeros([0], self.dtype) if value is None else tf.constant(value)
 
             # A function: restoring asks for names, too, and must not gather.
@@ -110,6 +110,11 @@ class Slices:
     def rank(self) -> int:
         """This worker."""
         return self.collectives.topology.rank
+
+    @property
+    def are_divided(self) -> bool:
+        """Whether there are slices that are less than the whole."""
+        return bool(self._made) and self.collectives.topology.num_workers > 1
 
     # ---- making ---------------------------------------------------------------------------------
 
@@ -167,6 +172,11 @@ class Slices:
         made = [known() for known in self._made]
         self._request(next(i for i, known in enumerate(made) if known is held))
         return self.gather(held, everywhere=False)
+
+    def written(self, held: Any) -> np.ndarray | None:
+        """The whole of a slice for a checkpoint: on the first worker, None on others. Collective or asked."""
+        asking = getattr(self._local, "asking", False)
+        return self.whole(held) if asking else self.gather(held, everywhere=False)
 
     def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:
         """The whole table on every worker, or on the first worker and None on others. Collective."""

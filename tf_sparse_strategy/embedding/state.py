@@ -8,7 +8,10 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.hooking import extended_of
 
 
 def _divided(variables: Iterable) -> Any:
@@ -37,11 +40,29 @@ def send_tables(model: Any) -> None:
         table.slices.answer()
 
 
+def require_copy_outside(model: Any) -> None:
+    """Raises where no copy of `model` can be made that holds whole tables."""
+    if extended_of(tf.distribute.get_strategy()) is not None:
+        raise ValueError("a model with sharded tables is exported outside of `with strategy.scope():`.")
+    if not getattr(model, "inputs", None):
+        raise NotImplementedError(
+            f"the model {model.name!r} is of a class of its own, whose sharded tables cannot be made whole "
+            "to be exported. Save it as .weights.h5, load that with one worker, and export there."
+        )
+
+
 def get_weights(original, layer):
     """Whole tables, and the other weights."""
     if _divided(layer.weights) is None:
         return original(layer)
     return [_whole(variable) for variable in layer.weights]
+
+
+def batch_get_value(original, variables):
+    """tf_keras: whole tables among the values."""
+    if _divided(variables) is None:
+        return original(variables)
+    return [_whole(variable) for variable in variables]
 
 
 def set_weights(original, layer, weights):
@@ -55,7 +76,7 @@ def set_weights(original, layer, weights):
 
 def count_params(original, weights):
     """Counts whole tables."""
-    return original([_Shape(slices.whole_shape(variable)) for variable in weights])
+    return original([v if slices.of(v) is None else _WholeShape(slices.of(v)) for v in weights])
 
 
 def save_own_variables(original, optimizer, store):
@@ -80,9 +101,9 @@ def _whole(variable):
     return variable.numpy() if held is None else held.slices.whole(held)
 
 
-class _Shape:
-    def __init__(self, shape):
-        self.shape = shape
+class _WholeShape:
+    def __init__(self, held):
+        self.shape = tf.TensorShape(held.partition.shape)
 
 
 class _Own:

@@ -1,0 +1,36 @@
+"""Functional models of Keras 3 look up, together, all divided tables whose ids are inputs of the model.
+
+Layer by layer, each table would have exchanges of its own: three per table and step.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.table import ShardedTable, looked_up_ahead
+
+
+def run_graph(original, model, inputs, *args, call_fn=None, **kwargs):
+    """A hook on Keras 3's functional models, which call layers one by one."""
+    if call_fn is not None or not isinstance(inputs, list):  # shapes are inferred
+        return original(model, inputs, *args, call_fn=call_fn, **kwargs)
+    with looked_up_ahead(_lookups(model, inputs)):
+        return original(model, inputs, *args, **kwargs)
+
+
+def _lookups(model, inputs) -> list[tuple[ShardedTable, Any]]:
+    """(layer, ids) of the model's divided tables that are called with one of its inputs, and nothing else."""
+    pairs = zip(model.inputs, inputs, strict=True)
+    given = {id(reference): x for reference, x in pairs if tf.is_tensor(x)}
+    found = {}
+    for nodes in model._nodes_by_depth.values():
+        for node in nodes:
+            layer, references = node.operation, node.input_tensors
+            if not isinstance(layer, ShardedTable) or node.arguments.kwargs or len(references) != 1:
+                continue
+            held = slices.of(layer._embeddings) if layer.built else None
+            if held is not None and held.partition.workers > 1 and id(references[0]) in given:
+                ids = given[id(references[0])]
+                found[id(layer), id(ids)] = layer, ids
+    return list(found.values())

@@ -1,0 +1,254 @@
+"""What a layer does with a table that is divided by columns; the same in Keras 3 and tf_keras."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy import agreement
+from tf_sparse_strategy.embedding import inputs as input_kinds
+from tf_sparse_strategy.embedding import separable, slices
+from tf_sparse_strategy.embedding.combiner import COMBINERS
+from tf_sparse_strategy.embedding.lookup import Request, lookup
+from tf_sparse_strategy.embedding.partition import ColumnPartition
+
+_ALLOWED = {
+    "combiner": (None, *COMBINERS),
+    "wire_dtype": (None, "float16", "bfloat16", "float32"),
+    "ids_out_of_range": ("error", "clip"),
+}
+_ahead = threading.local()  # .outputs: {(id of a layer, id of its ids): what it will return}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments of ShardedEmbedding that Embedding does not have.
+
+    Raises:
+      ValueError: one of them is not allowed.
+    """
+
+    combiner: str | None = None
+    wire_dtype: str | None = None
+    ids_out_of_range: str = "error"
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if value not in _ALLOWED[name]:
+                raise ValueError(f"{name}={value!r} is not one of {_ALLOWED[name]}.")
+
+    def changed(self) -> dict[str, str]:
+        """Those that differ from the defaults."""
+        defaults = dataclasses.asdict(Options())
+        return {k: v for k, v in dataclasses.asdict(self).items() if v != defaults[k]}
+
+
+class ShardedTable:
+    """Mixed into an Embedding of either Keras, before it: makes, looks up and saves a divided table.
+
+    The Embedding keeps the variable as `_embeddings`.
+    """
+
+    def _take(self, options: Options) -> None:
+        """To be called by the constructor, after the Embedding's."""
+        self._options = options
+        if options.combiner and self.mask_zero:
+            raise ValueError("mask_zero=True with a combiner: no ids are left to be masked; drop one.")
+
+    @contextlib.contextmanager
+    def _columns(self, extended):
+        """While this lasts, `add_weight` makes this worker's columns; yields its arguments. Collective."""
+        self._refuse(separable.refused_regularizer(self.embeddings_regularizer))
+        self._refuse(separable.refused_constraint(self.embeddings_constraint))
+        workers = extended.collectives.topology.num_workers
+        partition = ColumnPartition(self.input_dim, self.output_dim, workers)
+
+        def scattered(shape, dtype=None):
+            del shape  # of the slice
+            return extended.slices.scatter(
+                self._drawn(partition.shape, dtype, extended.collectives), partition, dtype
+            )
+
+        penalty = self.embeddings_regularizer
+        with extended.slices.making(partition):
+            yield {
+                "shape": (partition.rows, partition.widths[extended.slices.rank]),
+                "initializer": scattered,
+                "name": "embeddings",
+                "regularizer": penalty and _SummedPenalty(penalty, extended.collectives),
+                "constraint": self.embeddings_constraint,
+            }
+
+    def _drawn(self, shape, dtype, collectives):
+        """The whole table on the first worker, None on others. Collective."""
+        table = None
+        with tf.init_scope(), agreement.together(collectives):
+            if collectives.topology.rank == 0:
+                with tf.device("CPU:0"):  # a GPU has memory for some columns
+                    table = tf.cast(self.embeddings_initializer(shape, dtype=dtype), dtype)
+                if table.shape != shape:
+                    raise ValueError(
+                        f"embeddings_initializer of {self.name!r} drew {table.shape}; the table is {shape}."
+                    )
+        return table
+
+    def _refuse(self, reason):
+        if reason is not None:
+            raise ValueError(
+                f"the table of {self.name!r} cannot be sharded: {reason}. Use an ordinary Embedding there."
+            )
+
+    def _require_whole(self):
+        """Raises AttributeError for who wants to compute with a table that no worker has."""
+        held = slices.of(self._embeddings) if self.built else None
+        if held is not None and held.partition.workers > 1:
+            raise AttributeError(
+                f"`embeddings` of {self.name!r}: its columns are on {held.partition.workers} workers. "
+                "`get_weights()` on all workers gathers them; to compute with the table, e.g. to tie it to "
+                "an output layer, use an ordinary Embedding."
+            )
+
+    def call(self, inputs, weights=None):
+        """Rows of `inputs`, combined if so wanted; collective."""
+        return self._output(inputs, weights)
+
+    @tf.autograph.experimental.do_not_convert  # tf_keras converts `call`, whose arguments it looks at
+    def _output(self, inputs, weights):
+        found = getattr(_ahead, "outputs", {}).get((id(self), id(inputs)))
+        if found is not None and weights is None:
+            return found
+        request, restore = self._request(inputs, weights)
+        [rows] = _rows([self], [request])
+        return restore(rows)
+
+    def _request(self, inputs, weights=None) -> tuple[Request, Callable[[tf.Tensor], Any]]:
+        """(what to look up, the function from its rows to the output)."""
+        if not inputs.dtype.is_integer:
+            inputs = tf.cast(inputs, tf.int32)
+        ids, restore = input_kinds.flatten(inputs, weights, self._options.combiner)
+        wire = self._options.wire_dtype
+        request = Request(
+            name=self.name,
+            table=self._embeddings,
+            ids=ids,
+            dtype=tf.as_dtype(self.compute_dtype),
+            wire_dtype=wire and tf.as_dtype(wire),
+            clip=self._options.ids_out_of_range == "clip",
+        )
+        return request, restore
+
+    def _kind(self):
+        """What layers that share an exchange have in common."""
+        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype
+
+    def get_config(self):
+        """The arguments of the constructor; those of Keras's Embedding alone where these suffice."""
+        return {**super().get_config(), **self._options.changed()}
+
+    def save_own_variables(self, store):
+        """Writes the whole table, as Embedding does."""
+        held = slices.of(getattr(self, "_embeddings", None))
+        if held is None:
+            super().save_own_variables(store)
+        else:
+            store["0"] = held.slices.whole(held)
+
+    def load_own_variables(self, store):
+        """Takes this worker's columns of the whole table."""
+        held = slices.of(getattr(self, "_embeddings", None))
+        if held is None:
+            super().load_own_variables(store)
+        elif list(store.keys()) != ["0"]:
+            raise ValueError(f"{self.name!r} has 1 variable; the file has {len(store.keys())} for it.")
+        else:
+            held.assign(slices.own(held, store["0"]))
+
+
+@tf.autograph.experimental.do_not_convert
+def lookup_together(layers, inputs):
+    """The outputs of several `ShardedEmbedding`s, by one exchange of ids, one of rows and one of gradients.
+
+    Each layer called by itself makes its own: three collectives per table and step, which small tables
+    spend on latency. For the `call` of a model or layer of one's own; functional models of Keras 3 do so by
+    themselves with the tables whose ids are their inputs.
+
+    Args:
+      layers: `ShardedEmbedding`s of one strategy, with one wire_dtype and dtype policy.
+      inputs: of each layer.
+
+    Returns:
+      A list, one output per layer, with the mask of a layer with mask_zero.
+
+    Raises:
+      ValueError: there are not as many inputs as layers, or dtypes differ.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> layers = [tss.layers.ShardedEmbedding(10, 4), tss.layers.ShardedEmbedding(20, 2)]
+      >>> [rows.shape for rows in lookup_together(layers, [tf.constant([1]), tf.constant([3])])]
+      [TensorShape([1, 4]), TensorShape([1, 2])]
+    """
+    if len(layers) != len(inputs):
+        raise ValueError(f"{len(layers)} layers were given {len(inputs)} inputs; pass one for each.")
+    for layer in layers:
+        layer.build()
+    inputs = [i if tf.is_tensor(i) else tf.convert_to_tensor(i) for i in inputs]
+    asked = [layer._request(i) for layer, i in zip(layers, inputs, strict=True)]
+    requests, restores = [r for r, _ in asked], [restore for _, restore in asked]
+    if len({layer._kind() for layer in layers}) > 1:
+        raise ValueError("the layers' dtypes or wire_dtypes differ; call lookup_together for each kind.")
+    outputs = [r(rows) for r, rows in zip(restores, _rows(layers, requests), strict=True)]
+    for layer, ids, output in zip(layers, inputs, outputs, strict=True):
+        if layer.supports_masking:  # as Layer.__call__ does
+            output._keras_mask = layer.compute_mask(ids)
+    return outputs
+
+
+@contextlib.contextmanager
+def looked_up_ahead(lookups: Sequence[tuple[ShardedTable, Any]]) -> Iterator[None]:
+    """While this lasts, `lookups`, (layer, ids), are known, by one exchange for all layers of one kind."""
+    outer, kinds = getattr(_ahead, "outputs", {}), {}
+    for layer, ids in lookups:
+        kinds.setdefault(layer._kind(), []).append((layer, ids))
+    outputs = dict(outer)
+    for layers, inputs in (zip(*together, strict=True) for together in kinds.values() if len(together) > 1):
+        keys = [(id(layer), id(ids)) for layer, ids in zip(layers, inputs, strict=True)]
+        outputs.update(zip(keys, lookup_together(layers, inputs), strict=True))
+    _ahead.outputs = outputs
+    try:
+        yield
+    finally:
+        _ahead.outputs = outer
+
+
+def _rows(layers, requests):
+    """What is looked up; zeros while Keras infers shapes of a model of one's own, before there are tables."""
+    if any(slices.tensorflows(layer._embeddings) is None for layer in layers):
+        return [
+            tf.zeros([tf.size(request.ids), layer.output_dim], request.dtype)
+            for layer, request in zip(layers, requests, strict=True)
+        ]
+    return lookup(requests)
+
+
+class _SummedPenalty:
+    """A regularizer's penalty on the whole table: the sum of those on slices, on all workers."""
+
+    def __init__(self, regularizer, collectives):
+        self._regularizer = regularizer
+        self._collectives = collectives
+
+    def __call__(self, table):
+        @tf.custom_gradient
+        def summed(penalty):
+            def gradient(of_sum, variables=None):
+                # Each worker's loss has its share of the penalty; together they have all of it.
+                of_own = self._collectives.all_reduce(of_sum, purpose="table_penalty_gradient")
+                return of_own if variables is None else (of_own, [None] * len(variables))
+
+            return self._collectives.all_reduce(penalty, purpose="table_penalty"), gradient
+
+        return summed(self._regularizer(table))
