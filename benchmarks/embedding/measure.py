@@ -1,6 +1,7 @@
 """A worker: times the table's part of a training step, each way once per round, in turn."""
 
 import argparse
+import gc
 import json
 import time
 
@@ -9,18 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from benchmarks.embedding import settings
+from benchmarks.embedding import memory, settings
 from benchmarks.embedding.row_partition import RowPartition
-from tf_sparse_strategy import link_measurement
+from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.embedding import placement
 from tf_sparse_strategy.gradients import coalesced
 
 RATE = 0.01
-FORMULAS = {
-    "columns": "columns",
-    "gathered, added up first": "gathered",
-    "reduced": "reduced",
-}  # ways whose cost placement.py predicts
+PATIENCE = 15  # seconds, after which no further step of one way is begun
 SENT = {
     "gathered": lambda gradient: gradient,
     "gathered, added up first": coalesced,
@@ -66,6 +63,34 @@ def trained_by_rows(strategy, setting):
     return step, lambda ids: table.step(ids, tf.zeros_like, RATE).numpy()
 
 
+def predictions(setting, topology, distinct, links) -> dict:
+    """{way: {"seconds", "bytes"}} of a worker's step; communication alone."""
+    table = placement.Table(setting.rows, setting.columns)
+    found = placement.costs(table, topology, distinct, links)
+    exchanges = [cost_model.all_to_all(topology, distinct * 4, links)]
+    exchanges += [cost_model.all_to_all(topology, distinct * setting.columns * 4, links)] * 2
+    costs = {
+        "columns": found["columns"],
+        "gathered": placement.costs(table, topology, setting.ids, links)["gathered"],
+        "gathered, added up first": found["gathered"],
+        "reduced": found["reduced"],
+        "by rows": exchanges[0] + exchanges[1] + exchanges[2],
+    }
+    return {way: {"seconds": c.seconds, "bytes": c.bytes.total} for way, c in costs.items()}
+
+
+def timed(comm, step, batch) -> tuple[float, int]:
+    """(seconds until the slowest worker is done, bytes sent by this one)."""
+    before = comm.traffic()[1].total
+    comm.barrier()
+    start = time.perf_counter()
+    step(tf.constant(batch))
+    comm.barrier()
+    seconds = tf.constant(time.perf_counter() - start, tf.float64)
+    sent = comm.traffic()[1].total - before
+    return float(comm.all_reduce(seconds, op="max")), sent
+
+
 def main() -> None:
     """Writes the records as JSON, on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -90,36 +115,30 @@ def main() -> None:
         "columns": setting.columns,
         "ids": setting.ids,
         "distinct": distinct,
+        "predicted": predictions(setting, comm.topology, distinct, links),
         "seconds": {},
         "bytes": {},
-    }
-    predicted = placement.costs(
-        placement.Table(setting.rows, setting.columns), comm.topology, distinct, links
-    )
-    found["predicted"] = {
-        way: {"seconds": predicted[name].seconds, "bytes": predicted[name].bytes.total}
-        for way, name in FORMULAS.items()
+        "memory": {},
     }
     reference, probe = None, tf.constant(ids[0])
     for way in [w for w in ("columns", *SENT, "by rows") if w not in args.without]:
+        gc.collect()
+        before = memory.resident()
         make = trained_by_rows if way == "by rows" else trained_by_keras
         step, read = make(strategy, setting, *([way] if make is trained_by_keras else []))
-        times, sent = [], []
-        for batch in ids:
-            batch = tf.constant(batch)
-            before = comm.traffic()[1].total
-            comm.barrier()
-            start = time.perf_counter()
-            step(batch)
-            comm.barrier()
-            times.append(time.perf_counter() - start)
-            sent.append(comm.traffic()[1].total - before)
+        memory.forget_peak()
+        measured = [timed(comm, step, ids[0])]
         rows = read(probe)
         reference = rows if reference is None else reference
         np.testing.assert_allclose(rows, reference, rtol=1e-3, atol=1e-4, err_msg=way)
-        slowest = comm.all_reduce(tf.constant(times[1:], tf.float64), op="max")
-        found["seconds"][way] = slowest.numpy().tolist()
-        found["bytes"][way] = int(np.mean(sent[1:]))
+        if measured[0][0] < PATIENCE:
+            measured = []  # it has traced the step, too
+        for batch in ids[1:]:
+            if sum(seconds for seconds, _ in measured) < PATIENCE:
+                measured.append(timed(comm, step, batch))
+        found["seconds"][way] = [seconds for seconds, _ in measured]
+        found["bytes"][way] = int(np.mean([sent for _, sent in measured]))
+        found["memory"][way] = memory.peak() - before
         del step, read
     if comm.topology.rank == 0:
         with open(args.output, "w") as file:
