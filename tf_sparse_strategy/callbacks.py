@@ -1,5 +1,6 @@
 """Keras callbacks: what training costs on the wire, while it runs."""
 
+import dataclasses
 import os
 import time
 
@@ -7,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import metrics, trace
+from tf_sparse_strategy import agreement, clocks, computing, metrics, stall, trace
 from tf_sparse_strategy.communication import Dense, Torus2D
 from tf_sparse_strategy.hooking import extended_of
 
@@ -54,6 +55,11 @@ class CommunicationMonitor(*_callback_classes()):
     - `applied_density`: of the sums' elements, those that are not zero;
     - `residual_ratio`: the norm of what residuals hold by that of the gradients, over all workers.
 
+    and with `trace`, once its steps are over,
+
+    - `computation_stall`: seconds per step in which a worker did not compute, of the one that waits longest;
+    - `overlap_ratio`: of the time in which workers communicated, the part in which they computed as well.
+
     Validation within the epoch counts for nothing here; the first epoch includes tracing the model.
     Cost: one all-gather of 40 bytes per worker and epoch, or per `update_freq` steps.
 
@@ -62,7 +68,8 @@ class CommunicationMonitor(*_callback_classes()):
         sends most, for TensorBoard: `epoch_<name>` by epoch and `batch_<name>` by step.
       update_freq: "epoch", or an int N to write `batch_<name>` every N steps too.
       trace: path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
-        each rank communicated.
+        each rank communicated and computed. With "{rank}" in it, each rank writes its own, which are sent
+        nowhere; `tss trace` joins them.
       scheme_freq: None, or an int n to look at gradients, sums and residuals in every n-th step: one read of
         each, on the device.
       trace_steps: (first, end): the trace covers steps first <= step < end of this `fit`. The first
@@ -113,6 +120,7 @@ class CommunicationMonitor(*_callback_classes()):
         # Keras 3: without work per batch, ours need not hold up the next batch.
         self.async_safe = update_freq == "epoch" and trace is None
         self._strategy = self._writer = self._recorder = self._schemes = None
+        self._hidden = {}
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
@@ -123,6 +131,7 @@ class CommunicationMonitor(*_callback_classes()):
             )
         self._strategy = strategy
         self._step = 0
+        self._hidden = {}
         if self._log_dir is not None and strategy.topology.rank == 0:
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         if self._trace_path is not None:
@@ -181,6 +190,8 @@ class CommunicationMonitor(*_callback_classes()):
             found = self._schemes.rates_since(self._epoch_schemes, f"Epoch {epoch}")
             rates.update(found)
             logged.update(found)
+        rates.update(self._hidden)
+        logged.update(self._hidden)
         if logs is not None:
             logs.update(logged)
         self._write("epoch", rates, epoch)
@@ -196,7 +207,7 @@ class CommunicationMonitor(*_callback_classes()):
         self._strategy = self._writer = self._recorder = self._schemes = None
 
     def _finish_trace(self):
-        self._recorder.write(self._trace_path)
+        self._hidden = self._recorder.write(os.fspath(self._trace_path))
         self._recorder = None
         self._strategy.extended.collectives.sites.timed = False
         self.model.make_train_function(force=True)  # traced anew, without the clock
@@ -275,9 +286,12 @@ class _Recorder:
         self._collectives.sites.timed = True
         self._steps = steps
         self._spans = []
+        self._profile = None
 
     def begin(self, step: int) -> None:
         if step in self._steps:
+            if self._profile is None:
+                self._profile = computing.Profile()
             self._before = self._collectives.sites.sites()
             self._time = time.time()
 
@@ -289,9 +303,31 @@ class _Recorder:
         bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
         self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
 
-    def write(self, path) -> None:
-        """Writes all ranks' bars into one file, on rank 0. Collective."""
-        ranks = trace.gather(self._spans, self._collectives)
+    def write(self, path: str) -> dict[str, float]:
+        """Writes the bars, and returns `stall.rates` of all ranks. Collective."""
+        bars = [] if self._profile is None else self._profile.stop()
+        steps = [bar for bar in self._spans if bar.line == trace.STEPS]
+        first = min((bar.begin for bar in steps), default=0)
+        last = max((bar.end for bar in steps), default=0)
+        self._spans += [
+            trace.Span(trace.COMPUTE, trace.COMPUTE, begin, end, {})
+            for begin, end in bars
+            if first < end and begin < last
+        ]
         topology = self._collectives.topology
-        if topology.rank == 0:
-            trace.write(path, trace.chrome_trace(ranks, topology.nodes))
+        if "{rank}" in path:
+            own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes)
+            trace.write(path.replace("{rank}", str(topology.rank)), own)
+        else:
+            ranks = clocks.aligned(
+                dict(enumerate(trace.gather(self._spans, self._collectives))), topology.nodes
+            )
+            if topology.rank == 0:
+                trace.write(path, trace.chrome_trace(ranks, topology.nodes))
+        found = agreement.gather(_times(self._spans), self._collectives)
+        return stall.rates([None if row is None else stall.Times(**row) for row in found])
+
+
+def _times(spans):
+    found = stall.times(spans)
+    return None if found is None else dataclasses.asdict(found)

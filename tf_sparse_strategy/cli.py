@@ -20,6 +20,10 @@ _COMMANDS = {
         "tf_sparse_strategy.cluster.netlab_command",
         "run a job on a cluster emulated on this machine",
     ),
+    "trace": (
+        "tf_sparse_strategy.trace_command",
+        "join the traces of a job's workers, and say how well communication hides",
+    ),
 }
 
 

@@ -1,24 +1,29 @@
-"""When each worker communicated, as a Chrome trace: one process row per rank, one line per place.
+"""When each worker communicated and computed, as a Chrome trace: a process row per rank, a line per place.
 
 Written for https://ui.perfetto.dev and chrome://tracing, in the Trace Event Format (complete
 events, "ph": "X", times in microseconds). A bar begins when its operation has its input and ends
 when it has its result: waiting for slower workers is part of it, so a short bar below long ones
-marks the straggler. Clocks of different nodes are taken as they are.
+marks the straggler. Clocks of different nodes are aligned by clocks.py.
 
 Horovod's own timeline is no help here: it sees rank 0 only, has to be asked for before `hvd.init`,
 and spins on one core while it is on.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from tf_sparse_strategy import agreement
-from tf_sparse_strategy.collectives import Collectives
+if TYPE_CHECKING:
+    from tf_sparse_strategy.collectives import Collectives
 
 STEPS = "steps"  # the line that shows the training steps
+COMPUTE = "compute"  # the line that shows when the processor worked
+_CATEGORIES = {STEPS: "step", COMPUTE: "compute"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,20 +67,20 @@ def site_spans(before, after, clock_start: float, step: int) -> list[Span]:
     return spans
 
 
-def chrome_trace(ranks: Sequence[Sequence[Span]], nodes: Sequence[int]) -> dict:
-    """Returns the trace of all ranks as one JSON-serialisable object.
+def chrome_trace(ranks: Mapping[int, Sequence[Span]], nodes: Sequence[int]) -> dict:
+    """Returns the trace of these ranks as one JSON-serialisable object.
 
     Args:
-      ranks: each rank's bars.
-      nodes: each rank's node.
+      ranks: each one's bars.
+      nodes: the node of each rank of the job.
     """
-    begin = min((span.begin for spans in ranks for span in spans), default=0)
+    begin = min((span.begin for spans in ranks.values() for span in spans), default=0)
     events = []
-    for rank, spans in enumerate(ranks):
+    for rank, spans in ranks.items():
         events.append(_label("process_name", rank, 0, name=f"rank {rank} (node {nodes[rank]})"))
         events.append(_label("process_sort_index", rank, 0, sort_index=rank))
         lines = {STEPS: 0}
-        for span in sorted(spans, key=lambda s: (s.line != STEPS, s.begin)):
+        for span in sorted(spans, key=lambda s: (s.line != STEPS, s.line != COMPUTE, s.begin)):
             lines.setdefault(span.line, len(lines))
         for line, thread in lines.items():
             name = ".".join(line.split(".")[:2])
@@ -85,7 +90,7 @@ def chrome_trace(ranks: Sequence[Sequence[Span]], nodes: Sequence[int]) -> dict:
             {
                 "ph": "X",
                 "name": span.name,
-                "cat": "step" if span.line == STEPS else "collective",
+                "cat": _CATEGORIES.get(span.line, "collective"),
                 "pid": rank,
                 "tid": lines[span.line],
                 "ts": span.begin - begin,
@@ -94,7 +99,30 @@ def chrome_trace(ranks: Sequence[Sequence[Span]], nodes: Sequence[int]) -> dict:
             }
             for span in spans
         ]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    facts = {"begin": begin, "nodes": list(nodes)}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+
+
+def spans_of(content: Mapping) -> tuple[dict[int, list[Span]], list[int]]:
+    """(each rank's bars, the node of each rank of the job): the inverse of `chrome_trace`.
+
+    Raises:
+      ValueError: the trace was not written by `CommunicationMonitor`.
+    """
+    try:
+        begin, nodes = int(content["otherData"]["begin"]), list(content["otherData"]["nodes"])
+        categories = {category: line for line, category in _CATEGORIES.items()}
+        ranks: dict[int, list[Span]] = {}
+        for event in content["traceEvents"]:
+            spans = ranks.setdefault(int(event["pid"]), [])
+            if event["ph"] == "X":
+                details = event["args"]
+                line = categories.get(event["cat"]) or details["place"]
+                start = begin + event["ts"]
+                spans.append(Span(line, event["name"], start, start + event["dur"], details))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no trace of CommunicationMonitor's: it lacks {error}") from None
+    return ranks, nodes
 
 
 def _label(kind: str, rank: int, thread: int, **args) -> dict:
@@ -110,5 +138,7 @@ def write(path: str | os.PathLike, content: dict) -> None:
 
 def gather(spans: Sequence[Span], collectives: Collectives) -> list[list[Span]]:
     """Every rank's bars. Collective."""
+    from tf_sparse_strategy import agreement  # here: `tss trace` does not wait for TensorFlow
+
     rows = agreement.gather([dataclasses.astuple(span) for span in spans], collectives)
     return [[Span(*fields) for fields in row] for row in rows]

@@ -23,8 +23,10 @@ LAYERS = (
     (
         "tf_sparse_strategy.agreement",
         "tf_sparse_strategy.bucketing",
+        "tf_sparse_strategy.clocks",
         "tf_sparse_strategy.cluster",
         "tf_sparse_strategy.communication",
+        "tf_sparse_strategy.computing",
         "tf_sparse_strategy.cost_model",
         "tf_sparse_strategy.embedding",
         "tf_sparse_strategy.gradients",
@@ -40,7 +42,9 @@ LAYERS = (
         "tf_sparse_strategy.residual",
         "tf_sparse_strategy.saving",
         "tf_sparse_strategy.sharding_policy",
+        "tf_sparse_strategy.stall",
         "tf_sparse_strategy.trace",
+        "tf_sparse_strategy.trace_command",
         "tf_sparse_strategy.watchdog",
     ),
     ("tf_sparse_strategy.extended",),
@@ -65,6 +69,7 @@ ADAPTERS = {
     "keras.src": _KERAS_ADAPTERS,
     "tf_keras.src": _KERAS_ADAPTERS,
     "tensorflow.python": ("tf_sparse_strategy/extended.py",),
+    "tensorflow.tsl": ("tf_sparse_strategy/computing.py",),  # the profile's messages
 }
 EXEMPT_FROM_ADAPTERS = ("benchmarks/", "tests/", "tools/")
 LONG_FILE, LONGEST_FILE = 350, 700  # lines

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from tf_sparse_strategy import metrics, traffic
+from tf_sparse_strategy import cli, metrics, traffic
 from tf_sparse_strategy.communication import OkTopK
 
 ROWS, BATCH = 22, 8  # batches of 8, 8 and 6 rows
@@ -105,7 +105,7 @@ def test_tensorboard(strategy, topology, keras, shared_tmp):
 def test_trace(strategy, topology, keras, shared_tmp):
     path = shared_tmp / "trace" / "trace.json"
     monitor = tss.callbacks.CommunicationMonitor(trace=path, trace_steps=(2, 5))
-    compiled(strategy, keras).fit(dataset(), epochs=3, callbacks=[monitor], verbose=0)
+    fit = compiled(strategy, keras).fit(dataset(), epochs=3, callbacks=[monitor], verbose=0)
     strategy.extended.collectives.barrier()
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -123,11 +123,30 @@ def test_trace(strategy, topology, keras, shared_tmp):
         assert bar["ts"] + bar["dur"] <= step["ts"] + step["dur"] + 1000
         sent = bar["args"]["local_bytes"] + bar["args"]["cross_bytes"]
         assert sent == gradient_bytes(topology) // topology.num_workers
+    computed = [e for e in bars if e["cat"] == "compute"]
+    assert {e["pid"] for e in computed} == set(range(topology.num_workers))
+    seconds = [1e-6 * e["dur"] for e in bars if e["cat"] == "step"]
+    for logged in fit.history["computation_stall"]:  # from the epoch on in which the trace ends
+        assert 0 < logged < max(seconds)
+    assert len(fit.history["computation_stall"]) == 2
+    assert all(0 <= part < 1 for part in fit.history["overlap_ratio"])
     # An all-reduce ends nowhere before it has begun everywhere.
     for number in (2, 3, 4):
         one = [e for e in gradients if e["args"]["step"] == number]
         if one:
             assert max(e["ts"] for e in one) <= min(e["ts"] + e["dur"] for e in one) + 1000
+
+
+def test_each_worker_can_write_its_own_trace(strategy, topology, keras, shared_tmp, capsys):
+    monitor = tss.callbacks.CommunicationMonitor(trace=shared_tmp / "{rank}.json", trace_steps=(1, 3))
+    compiled(strategy, keras).fit(dataset(), epochs=2, callbacks=[monitor], verbose=0)
+    strategy.extended.collectives.barrier()
+    if topology.rank == 0:
+        paths = [str(path) for path in shared_tmp.glob("*.json")]
+        assert cli.main(["trace", *paths, "--output", str(shared_tmp / "all")]) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+        assert [int(row[0]) for row in rows] == list(range(topology.num_workers))
+        assert all(row[3] == "2" for row in rows)
 
 
 def test_trace_of_a_training_that_ends_early(strategy, topology, keras, shared_tmp):

@@ -1,0 +1,72 @@
+"""`tss trace`: joins traces of several workers, and says how well communication hides."""
+
+import argparse
+import json
+import pathlib
+import sys
+
+from tf_sparse_strategy import clocks, stall, trace
+
+_DESCRIPTION = """\
+Joins the traces that CommunicationMonitor(trace="trace-{rank}.json") writes on each worker into one, for
+https://ui.perfetto.dev: a row of computation and rows of communication for each rank. Clocks of different
+nodes are aligned: an operation in which all take part ends on all at about the same time. Prints by rank
+how long it did not compute (stall), and what part of its communication was hidden behind computation."""
+
+_EPILOG = """\
+examples:
+  tss trace trace-*.json --output trace.json
+  tss trace trace.json"""
+
+
+def main(argv: list[str]) -> int:
+    """Returns 0, 1 when a file cannot be read or written, 2 for wrong arguments."""
+    parser = argparse.ArgumentParser(
+        prog="tss trace",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("traces", nargs="+", type=pathlib.Path, metavar="TRACE", help="of one run")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="write the joined trace")
+    args = parser.parse_args(argv)
+    try:
+        ranks, nodes = _read(args.traces)
+        apart = clocks.offsets(ranks, nodes)
+        ranks = clocks.aligned(ranks, nodes)
+        if args.output:
+            trace.write(args.output, trace.chrome_trace(ranks, nodes))
+    except (OSError, ValueError) as error:
+        print(f"tss trace: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(_table(ranks, nodes, apart)))
+    return 0
+
+
+def _read(paths):
+    """(each rank's bars, in order, the node of each rank) of all files together."""
+    ranks, nodes = {}, None
+    for path in paths:
+        try:
+            found, theirs = trace.spans_of(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        twice = sorted(set(found) & set(ranks))
+        if twice or nodes not in (None, theirs):
+            what = f"rank {twice[0]} is in another file, too" if twice else "it is of another job"
+            raise ValueError(f"{path}: {what}. Name the files of one run, each once.")
+        ranks.update(found)
+        nodes = theirs
+    return dict(sorted(ranks.items())), nodes
+
+
+def _table(ranks, nodes, apart):
+    lines = ["rank node  clock µs steps  step ms stall ms hidden"]
+    for rank, spans in ranks.items():
+        found, line = stall.times(spans), f"{rank:>4} {nodes[rank]:>4} {apart[nodes[rank]]:>+9}"
+        if found is None or not found.steps:
+            lines.append(f"{line} {'(does not say when it computed)':>30}")
+            continue
+        step = found.total / found.steps * 1e3
+        lines.append(f"{line} {found.steps:>5} {step:>8.2f} {found.stall * 1e3:>8.2f} {found.overlap:>6.0%}")
+    return lines
