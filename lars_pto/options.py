@@ -37,7 +37,9 @@ class LarsOptions:
       weight_decay_exclusions: regular expressions; a variable whose path matches one has no decay.
       adaptation_exclusions: the same for r; None takes `weight_decay_exclusions`.
       parallel: whether the norms are divided over the workers: "on", "off", or "auto", which measures
-        both in the first step and logs what it chose; see `norms.Norms`.
+        both in the first step and logs what it chose; see `norms.Norms`. The whole update, with the
+        state, is divided by the strategy: `tss.SparseStrategy(overlap=tss.overlap.ShardedUpdate())`,
+        where this has no effect.
       **keras_options: Keras's own, e.g. `clipnorm`, `use_ema`, `gradient_accumulation_steps`, `name`.
 
     Raises:

@@ -44,7 +44,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradients import GradientReducer, coalesced
 from tf_sparse_strategy.metrics import StepCounter
-from tf_sparse_strategy.overlap import DeAR
+from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.updates import ChunkedUpdates
 from tf_sparse_strategy.overlap.variables import variable_class
 from tf_sparse_strategy.sharding_policy import Sharding
@@ -133,7 +133,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         communication: Communication,
         bucket_bytes: int,
         device: str,
-        overlap: DeAR | None = None,
+        overlap: Divided | None = None,
     ):
         distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
         self.collectives = collectives

@@ -9,6 +9,7 @@ current strategy; under any other it calls the original.
 | BaseOptimizer._clip_gradients               | clips before the gradients are summed| clip the sum          |
 | BaseOptimizer.build                         | may need more than a table's columns | refuse                |
 | TFOptimizer._backend_update_step and decay  | overlap: a worker updates its chunks | update those          |
+| TFOptimizer.add_variable_from_reference     | ShardedUpdate: slots are whole       | make this worker's    |
 | CallbackList.on_epoch_end and others        | overlap: variables are behind        | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
@@ -93,6 +94,7 @@ def _install_keras3() -> None:
     wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
     wrap(tf_optimizer.TFOptimizer, "_backend_update_step", _update_chunks)
     wrap(tf_optimizer.TFOptimizer, "_apply_weight_decay", _decay_whole_variables)
+    wrap(tf_optimizer.TFOptimizer, "add_variable_from_reference", _add_part_of_slot)
     wrap(base_optimizer.BaseOptimizer, "build", _build_for_parts)
     wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
@@ -148,6 +150,18 @@ def _build_for_parts(original, optimizer, variables):
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
     if extended is not None and extended.chunked is not None:
         extended.chunked.add(optimizer, variables)
+
+
+def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
+    extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
+    chunked = None if extended is None else extended.chunked
+    update = None if chunked is None else chunked.of(optimizer)
+    part = None if update is None else update.part_beside(reference_variable)
+    if part is None:
+        return original(optimizer, reference_variable, *args, **kwargs)
+    chunk, partition = part
+    with extended.slices.making(partition):
+        return original(optimizer, chunk, *args, **kwargs)
 
 
 def _chunked_update(optimizer):

@@ -147,7 +147,7 @@ def _require_newest_weights(model) -> None:
 
 
 def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):
-    _refuse_parts(tables.of_model(model))
+    _refuse_parts(tables.of_training(model))
     return _save_by_chief(original, model, filepath, *args, **kwargs)
 
 

@@ -12,7 +12,7 @@ from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
 from tf_sparse_strategy.memory import Memory
-from tf_sparse_strategy.overlap import DeAR
+from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.topology import Topology
 
 
@@ -38,7 +38,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
         may do alone, such as saving. Default 1800.
       overlap: None, to overlap the sum with the backward pass, or `tss.overlap.DeAR()`, to overlap half of
-        it with the next step's forward pass.
+        it with the next step's forward pass; or `tss.overlap.ShardedUpdate()`, to divide the update of the
+        weights and the optimizer's state over the workers.
 
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
@@ -62,7 +63,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         bucket_bytes: int | None = None,
         silence_limit: float = 45.0,
         stall_limit: float = 1800.0,
-        overlap: DeAR | None = None,
+        overlap: Divided | None = None,
     ):
         keras_hooks.install()
         saving.install()
@@ -82,8 +83,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                     f"stall_limit={stall_limit!r} must be a number of seconds, at least "
                     f"silence_limit={silence_limit}."
                 )
-            if not isinstance(overlap, DeAR | None):
-                raise TypeError(f"overlap={overlap!r} must be None or tss.overlap.DeAR().")
+            if not isinstance(overlap, Divided | None):
+                raise TypeError(
+                    f"overlap={overlap!r} must be None, tss.overlap.DeAR() or tss.overlap.ShardedUpdate()."
+                )
             if overlap is not None:
                 overlap.check_communication(scheme)
             scheme.validate(workers.topology)

@@ -1,6 +1,10 @@
-"""Which columns of a table [L, D] belong to which of P workers; pure."""
+"""Which columns of a table, or elements of any variable, belong to which of P workers; pure."""
 
 import dataclasses
+import math
+
+import numpy as np
+import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,3 +63,51 @@ class ColumnPartition:
         step = max(1, elements // self.columns)
         for first in range(0, self.rows, step):
             yield first, min(first + step, self.rows)
+
+    @property
+    def grid(self) -> "ColumnPartition":
+        """The columns in which the workers' parts are gathered: these."""
+        return self
+
+    def whole(self, grid):
+        """What a gathered `grid` stands for: itself."""
+        return grid
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkPartition:
+    """Gives worker r the elements [r c, (r+1) c), c = ceil(n/P), of a variable of n elements.
+
+    The last chunks are padded with zeros, so that all have c elements.
+
+    Args:
+      shape: of the whole variable, n > 0 elements.
+      workers: P.
+
+    Example:
+      >>> partition = ChunkPartition(shape=(2, 3), workers=4)
+      >>> [partition.of(np.arange(6).reshape(2, 3), rank).tolist() for rank in range(4)]
+      [[0, 1], [2, 3], [4, 5], [0, 0]]
+    """
+
+    shape: tuple[int, ...]
+    workers: int
+
+    @property
+    def grid(self) -> ColumnPartition:
+        """[c, P]: worker r's chunk is column r."""
+        elements = math.prod(self.shape)
+        return ColumnPartition(-(-elements // self.workers), self.workers, self.workers)
+
+    def of(self, value, rank: int):
+        """Worker `rank`'s chunk, [c], of the whole `value`, an array or a tensor."""
+        rows, library = self.grid.rows, tf if tf.is_tensor(value) else np
+        mine = library.reshape(value, [-1])[rank * rows : (rank + 1) * rows]
+        return library.pad(mine, [[0, rows - mine.shape[0]]])
+
+    def whole(self, grid):
+        """What a gathered `grid` stands for, an array of `shape`."""
+        return grid.T.reshape(-1)[: math.prod(self.shape)].reshape(self.shape)
+
+
+Partition = ColumnPartition | ChunkPartition

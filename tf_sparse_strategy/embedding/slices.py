@@ -1,7 +1,8 @@
-"""Variables of which each worker holds some columns: made, told apart, gathered and scattered.
+"""Variables of which each worker holds a part: made, told apart, gathered and scattered.
 
-A table's variable is a slice of it, and so are the slots that an optimizer makes from that variable. The
-strategy neither broadcasts their initial values nor sums their gradients; checkpoints see the whole.
+A table's variable is a slice of it, and so are the slots that an optimizer makes from that variable; with
+`overlap.ShardedUpdate` other slots are, too. The strategy neither broadcasts their initial values nor sums
+their gradients; checkpoints see the whole.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding.partition import ColumnPartition
+from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 
 CHUNK = 1 << 22  # elements of a table that are on their way at a time
 _END = -1
@@ -29,11 +30,11 @@ def tensorflows(variable: Any) -> Any:
 def of(variable: Any) -> Any:
     """The slice behind a variable of either Keras or of TensorFlow; None if all workers hold all of it."""
     variable = tensorflows(variable)
-    return variable if isinstance(getattr(variable, "partition", None), ColumnPartition) else None
+    return variable if isinstance(getattr(variable, "partition", None), Partition) else None
 
 
 def whole_shape(variable: Any) -> tuple[int, ...]:
-    """The shape of `variable`, or of the table that it is a slice of."""
+    """The shape of `variable`, or of the whole that it is a slice of."""
     held = of(variable)
     return tuple(variable.shape) if held is None else held.partition.shape
 
@@ -49,8 +50,8 @@ def own(variable: Any, value: Any) -> Any:
         return value
     if tuple(value.shape) != held.partition.shape:
         raise ValueError(
-            f"the table {variable.name!r} has shape {held.partition.shape}; got {tuple(value.shape)}. "
-            "Pass the whole table: each worker takes its columns."
+            f"the variable {variable.name!r} has shape {held.partition.shape}; got {tuple(value.shape)}. "
+            "Pass the whole of it: each worker takes its part."
         )
     return held.partition.of(value, held.slices.rank)
 
@@ -64,9 +65,9 @@ def variable_class(mirrored: type, save_spec: type) -> type:
     """
 
     class ColumnSlice(mirrored):
-        """Some columns of a table; its checkpoint is the whole table, written by the first worker."""
+        """A part of a table or slot; its checkpoint is the whole, written by the first worker."""
 
-        partition: ColumnPartition | None = None
+        partition: Partition | None = None
         slices: "Slices | None" = None
 
         def _serialize_to_tensors(self):
@@ -119,7 +120,7 @@ class Slices:
     # ---- making ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def making(self, partition: ColumnPartition) -> Iterator[None]:
+    def making(self, partition: Partition) -> Iterator[None]:
         """While this lasts, variables made under the strategy are slices."""
         self._local.partition = partition
         try:
@@ -127,7 +128,7 @@ class Slices:
         finally:
             self._local.partition = None
 
-    def partition_beside(self, reference: Any) -> ColumnPartition | None:
+    def partition_beside(self, reference: Any) -> Partition | None:
         """The partition of a variable about to be made; None if it is no slice.
 
         Args:
@@ -136,7 +137,7 @@ class Slices:
         held = of(reference)
         return getattr(self._local, "partition", None) if held is None else held.partition
 
-    def add(self, variable: Any, partition: ColumnPartition) -> None:
+    def add(self, variable: Any, partition: Partition) -> None:
         """Makes a new variable known as a slice."""
         variable.partition, variable.slices = partition, self
         self._made.append(weakref.ref(variable))
@@ -183,9 +184,9 @@ class Slices:
         partition, local = held.partition, held.values[0]
         if partition.workers == 1:
             return local.numpy()
-        receives = everywhere or self.rank == 0
-        table = np.empty(partition.shape, local.dtype.as_numpy_dtype) if receives else None
-        for first, end in partition.chunks(CHUNK):
+        receives, grid = everywhere or self.rank == 0, partition.grid
+        table = np.empty(grid.shape, local.dtype.as_numpy_dtype) if receives else None
+        for first, end in grid.chunks(CHUNK):
             sent = tf.reshape(local[first:end], [-1])
             if everywhere:
                 received = self.collectives.all_gather(sent, purpose="gather_table")
@@ -193,12 +194,12 @@ class Slices:
                 splits = [int(tf.size(sent))] + [0] * (partition.workers - 1)
                 received, _ = self.collectives.all_to_all(sent, splits, purpose="gather_table")
             if receives:
-                ends = np.cumsum([(end - first) * width for width in partition.widths])
+                ends = np.cumsum([(end - first) * width for width in grid.widths])
                 blocks = np.split(received.numpy(), ends[:-1])
-                for rank, width in enumerate(partition.widths):
-                    columns = partition.of(table[first:end], rank)
+                for rank, width in enumerate(grid.widths):
+                    columns = grid.of(table[first:end], rank)
                     columns[:] = blocks[rank].reshape(end - first, width)
-        return table
+        return partition.whole(table) if receives else None
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:

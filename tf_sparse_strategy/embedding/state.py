@@ -1,4 +1,4 @@
-"""Slices read, written and saved as the whole tables they are part of: hooks on Keras.
+"""Slices read, written and saved as the whole tables and slots they are part of: hooks on Keras.
 
 Each gets Keras's function first and is Keras's function where there are no slices. What reads a table is for
 all workers together; in a save the first worker asks, and the others answer (`saving_tables`).
@@ -25,17 +25,26 @@ def of_model(model: Any) -> Any:
     return _divided(getattr(model, "weights", ()))
 
 
+def of_training(model: Any) -> Any:
+    """The first divided table of `model`, or slot of its optimizer; None if there is none."""
+    table = of_model(model)
+    if table is not None:  # which has no truth value
+        return table
+    slots = getattr(getattr(model, "optimizer", None), "variables", ())
+    return _divided(() if callable(slots) else slots)
+
+
 @contextlib.contextmanager
 def saving_tables(model: Any) -> Iterator[None]:
     """On the first worker, while it saves `model`; the others are in `send_tables`."""
-    table = of_model(model)
+    table = of_training(model)
     with contextlib.nullcontext() if table is None else table.slices.asking():
         yield
 
 
 def send_tables(model: Any) -> None:
     """On the other workers, while the first saves `model`: sends it their columns."""
-    table = of_model(model)
+    table = of_training(model)
     if table is not None:
         table.slices.answer()
 
@@ -80,7 +89,7 @@ def count_params(original, weights):
 
 
 def save_own_variables(original, optimizer, store):
-    """Writes the whole slots of tables."""
+    """Writes whole slots."""
     if _divided(optimizer.variables) is None:
         original(optimizer, store)
         return
@@ -89,7 +98,7 @@ def save_own_variables(original, optimizer, store):
 
 
 def load_own_variables(original, optimizer, store):
-    """Takes this worker's columns of the whole slots."""
+    """Takes this worker's parts of the whole slots."""
     variables = optimizer.variables
     if _divided(variables) is not None and len(store.keys()) == len(variables):
         store = _Own(store, variables)

@@ -19,10 +19,13 @@ _WHOLE, _GATHERED, _AHEAD, _CLOSED = range(4)
 
 
 class ChunkedUpdate:
-    """The variables of one optimizer, of each of which a worker updates its own chunk.
+    """The variables of one optimizer, of each of which a worker updates its own chunk; as in DeAR.
 
     Either the variables hold what counts, and a chunk is cut from them before the next update; or the
     chunks are ahead of them, after a step, until they are gathered. That is so on all workers alike.
+
+    Attributes:
+      leaves_behind: whether variables are behind after an update.
 
     Args:
       number: of this update among the strategy's, from 1.
@@ -34,6 +37,8 @@ class ChunkedUpdate:
       collectives: of this worker.
       step: what the step under way has done.
     """
+
+    leaves_behind = True
 
     def __init__(
         self, number: int, optimizer: Any, variables: Sequence, inner: Any, shards: dict, fusion: int,
@@ -93,7 +98,7 @@ class ChunkedUpdate:
         )  # fmt: skip
         still_open = tf.debugging.assert_less(
             state, _CLOSED,
-            message="overlap=DeAR: another optimizer was built on these variables; this one no longer "
+            message="overlap: another optimizer was built on these variables; this one no longer "
             "updates them.",
         )  # fmt: skip
         with tf.control_dependencies([check for check in (once, still_open) if check is not None]):
@@ -104,12 +109,19 @@ class ChunkedUpdate:
         shards = [self._shards[key(v)] for v in variables]
         self._decay(variables, shards)
         self.inner._backend_update_step(owned, shards, learning_rate)
-        self._state.assign(_AHEAD)
-        self._step.note_update(self)
+        self._finish()
 
     def divides(self, variable: Any) -> bool:
         """Whether `variable` is among the divided ones."""
         return key(variable) in self._positions
+
+    def part_beside(self, variable: Any) -> tuple[Any, Any] | None:
+        """(chunk, its partition) that a slot beside `variable` is made from; None: it is made whole."""
+        del variable
+
+    def _finish(self):
+        self._state.assign(_AHEAD)
+        self._step.note_update(self)
 
     def _reduce_scatter(self, gradients, variables):
         """This worker's chunk of each gradient's sum, in order."""
@@ -203,7 +215,11 @@ class ChunkedUpdate:
         """Pairs each slot of the optimizer with the inner one's; once, when all have been made."""
         if self._slots is not None:
             return
-        mine = [v for v in self.optimizer.variables if not is_setting(self.optimizer, v)]
+        averages = {id(v) for v in getattr(self.optimizer, "_model_variables_moving_average", ())}
+        mine = [
+            v for v in self.optimizer.variables
+            if not is_setting(self.optimizer, v) and id(v) not in averages
+        ]  # fmt: skip
         inner = [v for v in self._inner_variables if not is_setting(self.inner, v)]
         if len(mine) != len(inner):
             raise ValueError(
@@ -211,18 +227,23 @@ class ChunkedUpdate:
                 f"(get_config()) has {len(inner)}. Let its get_config return all that its constructor takes."
             )
         own_to_worker = {id(v) for v in getattr(self.optimizer, "_accumulated_gradients", ())}
-        self._slots = [
-            (slices.tensorflows(whole), slices.tensorflows(part))
+        self._slots = self._take_slots(
+            (whole, part)
             for whole, part in zip(mine, inner, strict=True)
             if id(whole) not in own_to_worker and 0 not in part.shape
-        ]
-        for whole, _ in self._slots:
-            whole.owner = self
+        )
         self.inner._iterations = self.optimizer._iterations
         if hasattr(self.inner, "take_norms_of_wholes"):
             self.inner.take_norms_of_wholes(
                 self.optimizer, lambda sums: self._collectives.all_reduce(sums, purpose="layer_norms")
             )
+
+    def _take_slots(self, pairs):
+        """The slots that wholes and chunks take turns in holding, from (optimizer's, inner's)."""
+        slots = [(slices.tensorflows(whole), slices.tensorflows(part)) for whole, part in pairs]
+        for whole, _ in slots:
+            whole.owner = self
+        return slots
 
     # ---- readers and writers --------------------------------------------------------------------
 

@@ -12,9 +12,11 @@ from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import separable, slices
 from tf_sparse_strategy.overlap import chunks
-from tf_sparse_strategy.overlap.dear import DeAR
+from tf_sparse_strategy.overlap.divided import Divided
+from tf_sparse_strategy.overlap.sharded import ShardedUpdate
 from tf_sparse_strategy.overlap.step import Step
 from tf_sparse_strategy.overlap.update import ChunkedUpdate, is_setting, key
+from tf_sparse_strategy.overlap.update_at_once import UpdateAtOnce
 
 
 class ChunkedUpdates:
@@ -25,9 +27,10 @@ class ChunkedUpdates:
       collectives: of this worker, one of several.
     """
 
-    def __init__(self, overlap: DeAR, collectives: Collectives):
+    def __init__(self, overlap: Divided, collectives: Collectives):
         self.overlap = overlap
         self.step = Step()
+        self._kind = UpdateAtOnce if isinstance(overlap, ShardedUpdate) else ChunkedUpdate
         self._collectives = collectives
         self._updates: list[ChunkedUpdate] = []
         self._made = 0  # updates so far, closed ones included
@@ -63,11 +66,12 @@ class ChunkedUpdates:
         if self.step.running or not tf.executing_eagerly():
             raise RuntimeError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} is built within a step, which began "
-                "without gathering its weights. Call optimizer.build(model.trainable_variables) before the "
+                "without it. Call optimizer.build(model.trainable_variables) before the "
                 "first step."
             )
-        for variable in divided:
-            self._check_variable(variable)
+        if self._kind.leaves_behind:
+            for variable in divided:
+                self._check_variable(variable)
         self._forget()
         self._take_over(divided)
         inner, shards = self._make_inner(optimizer, variables, divided)
@@ -77,7 +81,7 @@ class ChunkedUpdates:
                 "which is not in step with chunks. Use SGD, Adam or AdamW, or leave out overlap."
             )
         self._made += 1
-        update = ChunkedUpdate(
+        update = self._kind(
             self._made, optimizer, divided, inner, shards, self.overlap.fusion, self._collectives, self.step
         )
         self._updates.append(update)
@@ -97,7 +101,7 @@ class ChunkedUpdates:
                 "and a worker updates only chunks. Use SGD, Adam, AdamW, LARS or LAMB of lars_pto, or leave "
                 "out overlap."
             )
-        if optimizer.use_ema:
+        if optimizer.use_ema and self._kind.leaves_behind:
             raise ValueError(
                 f"overlap={self.overlap!r} and use_ema=True: the average would be taken of weights that are "
                 "behind. Leave out one of them."
@@ -143,7 +147,7 @@ class ChunkedUpdates:
         workers = self._collectives.topology.num_workers
         chosen = {key(v) for v in divided}
         strategy = optimizer._distribution_strategy
-        config = {**optimizer.get_config(), "learning_rate": 0.0}  # each update is told the rate
+        config = {**optimizer.get_config(), "learning_rate": 0.0, "use_ema": False}  # told the rate
         self._local.making = True
         try:
             with strategy.scope(), strategy.extended.alone():
@@ -152,6 +156,7 @@ class ChunkedUpdates:
                     elements = chunks.size(variable.shape.num_elements(), workers)
                     zeros = tf.zeros([elements if key(variable) in chosen else 0], variable.dtype)
                     shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
+                    shards[key(variable)]._path = variable.path  # slots are named after it
                 inner = type(optimizer).from_config(config)
                 inner.build(list(shards.values()))
         finally:
@@ -197,8 +202,11 @@ class ChunkedUpdates:
                 "both kinds is not taken. Use clipnorm, or leave out overlap."
             )
         if mine:
-            self.step.check_update(update)
             gradients, variables = zip(*mine, strict=True)
+            if not update.leaves_behind:
+                update.update(gradients, variables, learning_rate)
+                return others
+            self.step.check_update(update)
             update.update(gradients, variables, learning_rate)
             self._last.assign(tf.maximum(self._last.read_value(), update.number))
         return others
