@@ -11,7 +11,7 @@ import lars_pto
 from tf_sparse_strategy import optimizers
 from tf_sparse_strategy.embedding import placement, separable
 from tf_sparse_strategy.embedding.combiner import COMBINERS, combine
-from tf_sparse_strategy.embedding.partition import ColumnPartition
+from tf_sparse_strategy.embedding.partition import ChunkPartition, ColumnPartition
 from tf_sparse_strategy.topology import Topology
 
 
@@ -25,6 +25,18 @@ def test_a_partition_cuts_each_column_and_row_once(rows, columns, workers, eleme
     assert max(partition.widths) - min(partition.widths) <= 1
     chunks = list(partition.chunks(elements))
     assert [row for first, end in chunks for row in range(first, end)] == list(range(rows))
+
+
+@given(st.lists(st.integers(1, 7), max_size=3), st.integers(1, 12))
+def test_chunks_hold_each_element_once_and_come_back(shape, workers):
+    partition = ChunkPartition(tuple(shape), workers)
+    whole = np.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape)
+    parts = [partition.of(whole, rank) for rank in range(workers)]
+    assert {part.shape for part in parts} == {(partition.grid.rows,)}
+    np.testing.assert_array_equal(partition.of(tf.constant(whole), workers - 1), parts[-1])
+    assert np.concatenate(parts)[: whole.size].tolist() == whole.ravel().tolist()
+    assert not np.concatenate(parts)[whole.size :].any()
+    np.testing.assert_array_equal(partition.whole(np.stack(parts, axis=1)), whole)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1 << 31, 1, 1)])
