@@ -1,6 +1,6 @@
 """How long is an epoch of reading and decoding, with each way to keep what has been read?
 
-make bench-datacache                         measures all, publishes; root, Linux with FUSE
+make bench-datacache                         measures all, publishes; some 13 minutes; root, Linux with FUSE
 python -m benchmarks.datacache.main --quick  few images, one size; prints only
 """
 
@@ -18,12 +18,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import report
-from benchmarks.datacache import tables, ways
+from benchmarks.datacache import peers, tables, ways
 
 EDGES = (96, 224)
-IMAGES = {96: 6000, 224: 2000}
-LATENCY_MS, MBIT = 2, 400  # of the central storage
+IMAGES = {96: 2000, 224: 1000}  # JPEGs on the central storage
+LATENCY_MS, MBIT = 2, 400  # of it
 ROUNDS = 3
+SHARERS = 4  # processes that read one data set at once
+WARM_BYTES = 3 << 30  # of decoded samples: an epoch of them is long against the start of a pipeline
 _ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
@@ -63,39 +65,91 @@ def run(*arguments) -> dict:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def measure_storage(name: str, source: pathlib.Path, edge: int, images: int, rounds: int) -> list[dict]:
+@contextlib.contextmanager
+def nothing_kept() -> Iterator[str]:
+    """A directory for stores that is empty before, and gone afterwards."""
+    shutil.rmtree(ways.MEMORY, ignore_errors=True)
+    ways.MEMORY.mkdir()
+    try:
+        with tempfile.TemporaryDirectory(prefix="datacache_bench_") as scratch:
+            yield scratch
+    finally:
+        shutil.rmtree(ways.MEMORY, ignore_errors=True)
+
+
+def measure_ways(names, source: pathlib.Path, edge: int, images: int, rounds: int) -> list[dict]:
     """Each way, in turn, as often as there are rounds; a run, and a later one where something is kept."""
-    kind = {"storage": name, "edge": edge, "images": images}
-    jobs = {way: {**kind, "way": way, "runs": []} for way in ways.WAYS}
+    jobs = {way: {"edge": edge, "images": images, "way": way, "runs": []} for way in names}
     sums = set()
     for _ in range(rounds):
-        for way in ways.WAYS:
-            with tempfile.TemporaryDirectory(prefix="datacache_bench_") as scratch:
-                shutil.rmtree(ways.MEMORY, ignore_errors=True)
-                ways.MEMORY.mkdir()
-                first = run(way, source, scratch, edge, images, 3)
-                again = run(way, source, scratch, edge, images, 1) if way in ways.KEEPS else None
+        for way in names:
+            with nothing_kept() as scratch:
+                first = run("epochs", way, source, scratch, edge, images, 2)
+                again = None
+                if way in ways.KEEPS:
+                    again = run("epochs", way, source, scratch, edge, images, 1)
                 sums |= {first["sum"]}
                 jobs[way]["runs"].append({"first": first, "again": again})
-    shutil.rmtree(ways.MEMORY, ignore_errors=True)
     if len(sums) != 1:
         raise RuntimeError(f"the ways do not agree on the images: {sums}")
     return list(jobs.values())
 
 
+def measure_sharing(source: pathlib.Path, edge: int, images: int) -> dict:
+    """Memory of several processes that read the same images at once, each through two epochs."""
+    found = {"edge": edge, "images": images, "processes": SHARERS, "memory": {}}
+    for way in (ways.PLAIN, ways.CACHE, ways.IN_MEMORY):
+        with nothing_kept() as scratch:
+            arguments = map(str, ("hold", way, source, scratch, edge, images, 2))
+            command = [sys.executable, "-m", "benchmarks.datacache.measure", *arguments]
+            pipe = subprocess.PIPE
+            started = [
+                subprocess.Popen(command, stdin=pipe, stdout=pipe, env=_ENVIRONMENT, text=True)
+                for _ in range(SHARERS)
+            ]
+            for process in started:
+                while process.stdout.readline() not in ("ready\n", ""):
+                    pass
+            for process in started:
+                process.stdin.write("look\n")
+                process.stdin.flush()
+            found["memory"][way] = [json.loads(process.stdout.readline()) for process in started]
+            for process in started:
+                process.communicate("end\n")
+                if process.returncode:
+                    raise RuntimeError(f"{' '.join(command)} failed")
+    return found
+
+
+def measure_warm(edge: int, size: int, epochs: int, runs: int) -> dict:
+    """Epochs from memory, and the first ones of later runs, which find what the first run has left."""
+    images = size // (edge * edge * 3)
+    with nothing_kept():
+        first = run("warm", ways.MEMORY, edge, images, epochs)
+        later = [run("warm", ways.MEMORY, edge, images, 1)["seconds"][0] for _ in range(runs)]
+    return {"edge": edge, "images": images, "epochs": first["seconds"], "later": later}
+
+
 def measure(quick: bool) -> dict:
-    """Both sizes, from central storage and from the local disk; and gathering alone."""
-    results = {"epochs": [], "gather": [], "storage": {"latency_ms": LATENCY_MS, "mbit": MBIT}}
+    """Both sizes: from central storage, in several processes, again and again, and gathering alone."""
+    results = {"epochs": [], "sharing": [], "warm": [], "gather": []}
+    results["storage"] = {"latency_ms": LATENCY_MS, "mbit": MBIT}
+    missing = peers.install()
+    results["peers"] = missing and f"grain and webdataset could not be installed: {missing}"
+    names = [way for way in ways.WAYS if not (missing and way in ways.PEERS)]
     for edge in EDGES[: 1 if quick else None]:
-        images = 500 if quick else IMAGES[edge]
+        images = 300 if quick else IMAGES[edge]
         with tempfile.TemporaryDirectory(prefix="datacache_bench_") as directory:
             source = pathlib.Path(directory) / "source"
             make_images(source, edge, images)
-            rounds = 1 if quick else ROUNDS
+            peers.make_shards(source)
             with served(source, pathlib.Path(directory) / "mounted") as mounted:
-                results["epochs"] += measure_storage("central", mounted, edge, images, rounds)
-            results["epochs"] += measure_storage("local disk", source, edge, images, rounds)
-        results["gather"].append({"edge": edge, **run("gather", edge, images, 3 if quick else 15)})
+                results["epochs"] += measure_ways(names, mounted, edge, images, 1 if quick else ROUNDS)
+            results["sharing"].append(measure_sharing(source, edge, images))
+        size = (1 << 27) if quick else WARM_BYTES
+        results["warm"].append(measure_warm(edge, size, 3 if quick else 6, 2 if quick else 5))
+        rounds, images = (3, 1000) if quick else (15, (1 << 29) // (edge * edge * 3))
+        results["gather"].append({"edge": edge, **run("gather", edge, images, rounds)})
     return results
 
 

@@ -3,54 +3,147 @@
 import statistics
 
 from benchmarks import report
+from benchmarks.datacache import ways
 
 
-def _cell(seconds: list[float], floor: float) -> str:
-    return f"{report.spread(seconds, 1)}, {floor / statistics.median(seconds):.1f}x" if seconds else ""
+def _epochs(results: dict, edge: int, way: str, epoch: int) -> list[float]:
+    job = next(job for job in results["epochs"] if (job["edge"], job["way"]) == (edge, way))
+    return [run["first"]["seconds"][epoch] for run in job["runs"]]
 
 
-def _rows(jobs: list[dict]) -> list[list[str]]:
-    plain = next(job for job in jobs if job["way"] == "plain tf.data")
-    floor = statistics.median(run["first"]["seconds"][1] for run in plain["runs"])
+def _again(job: dict) -> list[float]:
+    return [run["again"]["seconds"][0] for run in job["runs"] if run["again"]]
+
+
+def _median(values) -> float:
+    return statistics.median(values)
+
+
+def _of(jobs: list[dict], edge: int) -> dict:
+    return next(job for job in jobs if job["edge"] == edge)
+
+
+def _copies(results: dict, edge: int) -> float:
+    """Memory that the processes hold together, in decoded data sets."""
+    job = _of(results["sharing"], edge)
+    return sum(one["shared"] for one in job["memory"][ways.IN_MEMORY]) / (job["images"] * edge * edge * 3)
+
+
+def _gathered(results: dict, edge: int) -> float:
+    """Share of the faster copy's bandwidth."""
+    seconds = dict(_of(results["gather"], edge)["seconds"])
+    own = _median(seconds.pop("gather"))
+    return min(map(_median, seconds.values())) / own
+
+
+def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
+    """What was to be reached, what was found, and whether that is it."""
+    plain, own = (_epochs(results, edge, way, 1) for way in (ways.PLAIN, ways.WITH_COPIES))
+    faster = _median(plain) / _median(own)
+    gathered, copies = _gathered(results, edge), _copies(results, edge)
+    warm = _of(results["warm"], edge)
+    again = _median(warm["later"]) / _median(warm["epochs"][1:]) - 1
+    fills = [
+        _median(_epochs(results, edge, way, 0)) / _median(_epochs(results, edge, ways.PLAIN, 0)) - 1
+        for way in (ways.IN_MEMORY, ways.WITH_COPIES)
+    ]
+    return [
+        ("second epoch at least 10x faster than uncached", f"{faster:.1f}x", faster >= 10),
+        ("gathering at 80% of memcpy's bandwidth at least", f"{100 * gathered:.0f}%", gathered >= 0.8),
+        ("one copy for 4 processes", f"{copies:.2f} copies", copies < 1.1),
+        ("second run's first epoch = a later epoch ± 5%", f"{100 * again:+.0f}%", abs(again) <= 0.05),
+        ("filling memory within 5% of a plain epoch", f"{100 * fills[0]:+.0f}%", fills[0] <= 0.05),
+        ("filling memory and copies, too", f"{100 * fills[1]:+.0f}%", fills[1] <= 0.05),
+    ]
+
+
+def _ways(results: dict, edge: int) -> str:
+    floor = _median(_epochs(results, edge, ways.PLAIN, 1))
+
+    def cell(seconds: list[float]) -> str:
+        return f"{report.spread(seconds, 1)}, {floor / _median(seconds):.1f}x" if seconds else ""
+
     rows = []
-    for job in jobs:
-        first, second, third = (
-            [run["first"]["seconds"][epoch] for run in job["runs"]] for epoch in range(3)
-        )
-        again = [run["again"]["seconds"][0] for run in job["runs"] if run["again"]]
-        rows.append([job["way"], *(_cell(x, floor) for x in (first, second, third, again))])
-    return rows
+    for job in results["epochs"]:
+        if job["edge"] == edge:
+            both = [_epochs(results, edge, job["way"], epoch) for epoch in (0, 1)]
+            rows.append([job["way"], *map(cell, (*both, _again(job)))])
+    return report.table(["", "epoch 1", "epoch 2", "first epoch of the next run"], rows)
+
+
+def _memory(results: dict) -> str:
+    rows = []
+    for job in results["sharing"]:
+        decoded = job["images"] * job["edge"] ** 2 * 3
+        plain = sum(one["private"] for one in job["memory"][ways.PLAIN])
+        for way, processes in job["memory"].items():
+            if way != ways.PLAIN:
+                private, shared = (sum(one[kind] for one in processes) for kind in ("private", "shared"))
+                numbers = (decoded, private - plain, shared)
+                rows.append([f"{job['edge']} px, {way}", *(f"{number / 1e6:.0f}" for number in numbers)])
+    header = ["MB", "decoded images", "private memory more than plain tf.data's", "shared memory"]
+    return report.table(header, rows)
+
+
+def _warm(results: dict) -> str:
+    rows = [
+        [
+            f"{job['images']} of {job['edge']} px",
+            f"{job['epochs'][0]:.3g}",
+            report.spread(job["epochs"][1:], 1),
+            report.spread(job["later"], 1),
+        ]
+        for job in results["warm"]
+    ]
+    header = ["decoded images", "epoch after filling", "later epochs", "first epochs of later runs"]
+    return report.table(header, rows)
+
+
+def _gather(results: dict) -> str:
+    names = list(results["gather"][0]["seconds"])
+    rows = [
+        [
+            f"{job['edge']} px",
+            *(report.spread([job["bytes"] / x for x in job["seconds"][name]], 1e-9) for name in names),
+            f"{100 * _gathered(results, job['edge']):.0f}%",
+        ]
+        for job in results["gather"]
+    ]
+    return report.table(["", *names, "of the faster copy"], rows)
 
 
 def render(results: dict) -> str:
     """The generated part of docs/datacache.md."""
     storage = results["storage"]
-    parts = [report.environment_line(results)]
-    header = ["", "epoch 1", "epoch 2", "epoch 3", "first epoch of the next run"]
-    kinds = dict.fromkeys((job["storage"], job["edge"], job["images"]) for job in results["epochs"])
-    for name, edge, images in kinds:
-        where = name
-        if name == "central":
-            where += f" storage: {storage['latency_ms']} ms per request, {storage['mbit']} Mbit/s in all"
+    edges = list(dict.fromkeys(job["edge"] for job in results["epochs"]))
+    goals = [_goals(results, edge) for edge in edges]
+    rows = [
+        [named[0][0], *(f"{found}, {report.said(reached)}" for _, found, reached in named)]
+        for named in zip(*goals, strict=True)
+    ]
+    parts = [report.environment_line(results), "### Goals"]
+    parts.append(report.table(["", *(f"{edge} px" for edge in edges)], rows))
+    for edge in edges:
+        images = _of(results["epochs"], edge)["images"]
         parts.append(
-            f"### {images} JPEGs of {edge} px, {where}\n\nSeconds to read and decode all: median "
-            "(quartiles), and how many times faster than plain tf.data's second epoch."
+            f"### {images} JPEGs of {edge} px on central storage\n\n{storage['latency_ms']} ms per request, "
+            f"{storage['mbit']} Mbit/s in all. Seconds to read and decode all: median (quartiles), and how "
+            "many times faster than plain tf.data's second epoch."
         )
-        jobs = [job for job in results["epochs"] if (job["storage"], job["edge"]) == (name, edge)]
-        parts.append(report.table(header, _rows(jobs)))
-    rows = []
-    for job in results["gather"]:
-        speeds = {
-            name: [job["bytes"] / x for x in values] for name, values in job["seconds"].items()
-        }
-        share = statistics.median(speeds["gather"]) / statistics.median(speeds["copy"])
-        rows.append(
-            [f"{job['edge']} px", *(report.spread(speeds[name], 1e-9) for name in ("gather", "copy"))]
-            + [f"{100 * share:.0f}%"]
-        )
+        parts.append(_ways(results, edge))
+    if results["peers"]:
+        parts.append(results["peers"])
     parts.append(
-        "### Batches from memory\n\nGB/s of one process: gathering batches of samples at random, and NumPy's "
-        "copies of whole batches into new arrays."
+        "### Later runs\n\nSeconds to iterate over samples in memory: median (quartiles). First epochs "
+        "include the start of the pipeline and a checksum of each sample."
     )
-    parts.append(report.table(["", "gather", "copy", "share"], rows))
+    parts.append(_warm(results))
+    parts.append(
+        "### Batches from memory\n\nGB/s of one process: gathering batches of 256 samples in random order, "
+        "and memcpy() of the same samples from an array into a batch whose memory is there already."
+    )
+    parts.append(_gather(results))
+    processes = results["sharing"][0]["processes"]
+    parts.append(f"### Memory of {processes} processes\n\nTogether, after two epochs each.")
+    parts.append(_memory(results))
     return "\n\n".join(parts) + "\n"

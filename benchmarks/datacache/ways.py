@@ -1,4 +1,4 @@
-"""The ways to train from a folder of JPEGs that are compared; each gives the batches of one epoch."""
+"""The ways to train from a folder of JPEGs that are compared; each gives the batches of an epoch."""
 
 import itertools
 import pathlib
@@ -6,6 +6,7 @@ import pathlib
 import tensorflow as tf
 
 import datacache
+from benchmarks.datacache import peers
 
 BATCH = 64
 MEMORY = pathlib.Path("/dev/shm/datacache-benchmark")  # removed after each run
@@ -58,26 +59,48 @@ def snapshot(source, scratch, edge):
     return _batched(_decoded(source, edge).snapshot(str(scratch / "snapshot")).shuffle(1024, seed=0))
 
 
-def with_datacache(source, scratch, edge):
-    """DataCache with local copies, in shared memory."""
+def _datacache(source, edge, local):
     image = decode(edge)
     cache = datacache.DataCache(
-        datacache.ImageFolder(str(source)),
-        lambda data, label: image(data),
-        scratch / "local",
-        memory_dir=str(MEMORY),
+        datacache.ImageFolder(str(source)), lambda data, label: image(data), local, memory_dir=str(MEMORY)
     )
     # One pipeline for all epochs, as `fit` with steps_per_epoch has it.
     run, steps = iter(cache.dataset(BATCH)), cache.steps_per_epoch(BATCH)
     return lambda epoch: itertools.islice(run, steps)
 
 
+def in_memory(source, scratch, edge):
+    """DataCache in shared memory alone."""
+    return _datacache(source, edge, None)
+
+
+def with_copies(source, scratch, edge):
+    """DataCache with local copies, in shared memory."""
+    return _datacache(source, edge, scratch / "local")
+
+
+def grain(source, scratch, edge):
+    """grain with its cache in memory."""
+    return peers.with_grain(_files(source), edge, BATCH)
+
+
+def webdataset(source, scratch, edge):
+    """webdataset with its cache in memory."""
+    return peers.with_webdataset(source, edge, BATCH)
+
+
+PLAIN, CACHE = "plain tf.data", "cache() in memory"
+IN_MEMORY, WITH_COPIES = "DataCache without copies", "DataCache"
 WAYS = {
-    "plain tf.data": plain,
-    "cache() in memory": cache_in_memory,
+    PLAIN: plain,
+    CACHE: cache_in_memory,
     "cache(file)": cache_in_file,
     "snapshot": snapshot,
-    "DataCache": with_datacache,
+    "grain, cached": grain,
+    "webdataset, cached": webdataset,
+    IN_MEMORY: in_memory,
+    WITH_COPIES: with_copies,
 }
+PEERS = ("grain, cached", "webdataset, cached")  # that must be installed
 # What a later process finds again.
-KEEPS = ("plain tf.data", "cache(file)", "snapshot", "DataCache")
+KEEPS = ("cache(file)", "snapshot", IN_MEMORY, WITH_COPIES)
