@@ -1,0 +1,1 @@
+"""BERT for question answering: where in a text the answer stands."""

@@ -1,0 +1,24 @@
+"""What the run can be told, and what it must reach."""
+
+from examples.text.settings import TextSettings
+
+RECIPES = {
+    "laptop": TextSettings(
+        size="laptop",
+        epochs=6,
+        global_batch_size=64,
+        learning_rate=1e-3,
+        output_dir="build/bert",
+        goal=0.05,
+    ),
+    # 32 questions on each of 4 workers.
+    "paper": TextSettings(
+        size="paper",
+        epochs=2,
+        global_batch_size=128,
+        learning_rate=3e-5,
+        synthetic=True,
+        output_dir="build/bert",
+        goal=0.05,
+    ),
+}

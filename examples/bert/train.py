@@ -1,0 +1,90 @@
+"""Data and training of BERT."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from examples.bert.model import SIZES, build_model
+from examples.text import corpus, training, zipf
+from examples.text.settings import TextSettings
+from examples.text.training import Samples
+
+ASKED = 3  # words of the question from each side of the answer
+LONGEST = 3  # words of an answer at most
+
+
+def question(words: list[int], random: np.random.Generator):
+    """A question about these words: what stands between some of them and some others?
+
+    Returns:
+      (ids: question and text, segments: 0 and 1, (first, last) place of the answer among the ids).
+
+    Example:
+      >>> ids, segments, (first, last) = question(list(range(10, 30)), np.random.default_rng(0))
+      >>> ids[1:7] == [*range(ids[first] - 3, ids[first]), *range(ids[last] + 1, ids[last] + 4)]
+      True
+    """
+    count = random.integers(1, LONGEST + 1)
+    first = random.integers(ASKED, len(words) - ASKED - count + 1)
+    end = first + count
+    asked = [corpus.BEGIN, *words[first - ASKED : first], *words[end : end + ASKED], corpus.END]
+    ids = [*asked, *words, corpus.END]
+    segments = [0] * len(asked) + [1] * (len(ids) - len(asked))
+    return ids, segments, (len(asked) + first, len(asked) + end - 1)
+
+
+def questions(documents: list[list[int]], length: int, random: np.random.Generator) -> Samples:
+    """One on each piece of a document that fills a sample of this length, or the rest of one."""
+    room = length - 2 * ASKED - 3
+    pieces = [ids[i : i + room] for ids in documents for i in range(0, len(ids), room)]
+    found = [question(ids, random) for ids in pieces if len(ids) >= 2 * ASKED + LONGEST]
+    ids, segments, spans = zip(*found, strict=True)
+    inputs = {"ids": corpus.padded(ids, length), "segments": corpus.padded(segments, length)}
+    return Samples(inputs, np.array(spans, np.int32))
+
+
+def synthetic(settings: TextSettings, count: int) -> Samples:
+    """So many samples of which nothing can be learnt."""
+    size = SIZES[settings.size]
+    random = np.random.default_rng(settings.seed)
+    law = dataclasses.replace(zipf.BERT, vocabulary=size.vocabulary)
+    ids = law.draw(random, [count, size.length])
+    segments = np.broadcast_to(np.arange(size.length) >= size.length // 8, ids.shape)
+    spans = np.sort(random.integers(0, size.length // 3, [count, 2]))
+    return Samples({"ids": ids, "segments": segments.astype(np.int32)}, spans.astype(np.int32))
+
+
+def load(settings: TextSettings) -> tuple[Samples, Samples]:
+    """(samples to train on, samples to test on)."""
+    size, batch = SIZES[settings.size], settings.global_batch_size
+    if settings.synthetic:
+        return synthetic(settings, batch * settings.synthetic_steps), synthetic(settings, batch)
+    learnt, held_out = corpus.split([corpus.tokens(text) for text in corpus.texts(settings.text)])
+    words = corpus.Vocabulary(learnt, size.vocabulary)
+    random = np.random.default_rng(settings.seed)
+    return tuple(
+        questions([words.ids(document) for document in part], size.length, random)
+        for part in (learnt, held_out)
+    )
+
+
+def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
+    """The model, compiled for a run of so many steps."""
+    model = build_model(SIZES[settings.size], settings.sharded_embedding)
+    model.compile(
+        training.make_optimizer(settings, steps, global_clipnorm=1.0),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,  # XLA pads the rows that LazyAdam writes
+    )
+    return model
+
+
+def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
+    """Trains and tests the model; see `training.train`."""
+    samples = load(settings)
+    return training.train(
+        settings, strategy, lambda steps: make_model(settings, steps), *samples, callbacks
+    )

@@ -1,0 +1,1 @@
+"""GNMT: translation by LSTMs and attention."""

@@ -1,0 +1,24 @@
+"""What the run can be told, and what it must reach."""
+
+from examples.text.settings import TextSettings
+
+RECIPES = {
+    "laptop": TextSettings(
+        size="laptop",
+        epochs=4,
+        global_batch_size=64,
+        learning_rate=2e-3,
+        output_dir="build/gnmt",
+        goal=200.0,
+    ),
+    # 128 sentences on each of 4 workers; real ones are in a file: --nosynthetic --text=FILE.
+    "paper": TextSettings(
+        size="paper",
+        epochs=1,
+        global_batch_size=512,
+        learning_rate=2e-3,
+        synthetic=True,
+        output_dir="build/gnmt",
+        goal=200.0,
+    ),
+}

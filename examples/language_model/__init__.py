@@ -1,0 +1,1 @@
+"""A language model nearly all of whose parameters are in two tables."""

@@ -1,0 +1,36 @@
+"""What every recipe for text can be told."""
+
+import dataclasses
+
+from examples.common.settings import Settings, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextSettings(Settings):
+    """One training run on text.
+
+    Raises:
+      ValueError: a setting is out of range, or has no effect beside the others.
+    """
+
+    epochs: int = setting("How often the text is read.", positive=True)
+    size: str = setting("The model's: see model.py.", choices=("tiny", "laptop", "paper"))
+    sharded_embedding: bool = setting(
+        "Divide the tables by columns over the workers; without it, each has them whole.", True
+    )
+    text: str | None = setting(
+        "A file with a text per line; by default, the docstrings of Python's standard library.",
+        None,
+    )
+    synthetic: bool = setting("Train on Zipf's law instead of text, to measure speed.", False)
+    synthetic_steps: int = setting("Steps of an epoch, where synthetic.", 50, positive=True)
+    goal: float = setting("What --check asks of the held-out text.", positive=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.pto is not None:
+            raise ValueError(f"pto={self.pto!r} must be left out: Adam takes no norms.")
+        if self.synthetic and self.text is not None:
+            raise ValueError(f"text={self.text!r} must be left out where the data are synthetic.")
+        if self.synthetic and self.check:
+            raise ValueError("check must be left out: there is nothing to learn in synthetic data.")

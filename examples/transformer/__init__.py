@@ -1,0 +1,1 @@
+"""The Transformer for translation, its three tables not tied."""

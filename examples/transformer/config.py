@@ -1,0 +1,24 @@
+"""What the run can be told, and what it must reach."""
+
+from examples.text.settings import TextSettings
+
+RECIPES = {
+    "laptop": TextSettings(
+        size="laptop",
+        epochs=4,
+        global_batch_size=64,
+        learning_rate=2e-3,
+        output_dir="build/transformer",
+        goal=200.0,
+    ),
+    # 50 sentences on each of 4 workers; real ones are in a file: --nosynthetic --text=FILE.
+    "paper": TextSettings(
+        size="paper",
+        epochs=1,
+        global_batch_size=200,
+        learning_rate=6e-4,
+        synthetic=True,
+        output_dir="build/transformer",
+        goal=200.0,
+    ),
+}

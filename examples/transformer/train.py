@@ -1,0 +1,29 @@
+"""Data and training of the Transformer."""
+
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from examples.text import training, translation, zipf
+from examples.text.settings import TextSettings
+from examples.transformer.model import SIZES, build_model
+
+
+def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
+    """The model, compiled for a run of so many steps."""
+    model = build_model(SIZES[settings.size], settings.sharded_embedding)
+    model.compile(
+        training.make_optimizer(settings, steps, beta_2=0.997, epsilon=1e-9),
+        loss=translation.SmoothedCrossentropy(0.1),
+        metrics=[translation.Perplexity()],
+        jit_compile=False,  # XLA pads the rows that LazyAdam writes
+    )
+    return model
+
+
+def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
+    """Trains and tests the model; see `training.train`."""
+    size = SIZES[settings.size]
+    samples = translation.load(settings, size.vocabulary, size.length, zipf.TRANSFORMER)
+    return training.train(
+        settings, strategy, lambda steps: make_model(settings, steps), *samples, callbacks
+    )

@@ -1,0 +1,58 @@
+"""The language model on two workers: it learns real text, with whole tables too."""
+
+import collections
+import dataclasses
+import math
+import pydoc_data.topics
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from examples.common import strategy as strategies
+from examples.language_model import config, train
+from examples.language_model.model import SIZES
+
+TINY = dataclasses.replace(
+    config.RECIPES["laptop"], size="tiny", epochs=2, global_batch_size=32, learning_rate=3e-2
+)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """A run on the language reference's first lines."""
+    directory = tmp_path_factory.mktemp("lm")
+    lines = [line for text in pydoc_data.topics.topics.values() for line in text.splitlines()]
+    (directory / "text").write_text("\n".join(lines[:4_000]), "utf-8")
+    return dataclasses.replace(
+        TINY, text=str(directory / "text"), output_dir=str(directory / "logs")
+    )
+
+
+def trained(settings, callbacks=()):
+    return train.train(settings, strategies.start(settings), callbacks)
+
+
+def unigram_perplexity(learnt, held_out):
+    """Of the held-out words by their frequency in the others, each counted once more."""
+    counts = collections.Counter(learnt.labels.ravel().tolist())
+    total = learnt.labels.size + SIZES["tiny"].vocabulary
+    logs = [math.log((counts[word] + 1) / total) for word in held_out.labels.ravel().tolist()]
+    return math.exp(-np.mean(logs))
+
+
+@pytest.fixture(scope="module")
+def run(settings, comm):
+    return trained(settings)
+
+
+def test_it_learns_more_than_frequencies_and_workers_agree(run, settings, comm):
+    perplexity = train.perplexity(run)
+    assert perplexity < 0.85 * unigram_perplexity(*train.load(settings))
+    everyone = comm.all_gather(tf.constant([perplexity], tf.float64)).numpy()
+    np.testing.assert_array_equal(everyone, perplexity)
+
+
+def test_whole_tables_learn_the_same(run, settings):
+    whole = trained(dataclasses.replace(settings, sharded_embedding=False))
+    assert whole.history["val_loss"] == pytest.approx(run.history["val_loss"], rel=1e-3)

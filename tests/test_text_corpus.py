@@ -1,0 +1,99 @@
+"""Text, words and their numbers; settings and arrays of the recipes for text."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from examples.language_model import config, train
+from examples.text import corpus, training, translation
+from examples.text.training import Samples
+from examples.text.zipf import Zipf
+
+SETTINGS = dataclasses.replace(config.RECIPES["laptop"], size="tiny")
+
+
+def test_docstrings_are_english_in_a_fixed_order():
+    found = corpus.docstrings()
+    words = [word for text in found for word in corpus.tokens(text)]
+    assert len(words) > 200_000
+    assert words.count("the") > 0.02 * len(words)
+    assert found[0] == __import__("__future__").__doc__.strip()
+
+
+def test_frequent_words_have_small_numbers():
+    documents = [["b", "a", "b"], ["c", "a", "b"]]
+    words = corpus.Vocabulary(documents, size=6)
+    assert words.ids(["b", "a", "c", "d"]) == [4, 5, corpus.UNKNOWN, corpus.UNKNOWN]
+
+
+def test_rows_are_cut_and_padded():
+    np.testing.assert_array_equal(corpus.padded([[4, 5, 6], [], [7]], 2), [[4, 5], [0, 0], [7, 0]])
+
+
+def test_every_twentieth_is_held_out():
+    learnt, held_out = corpus.split(range(45))
+    assert held_out == [0, 20, 40] and sorted(learnt + held_out) == list(range(45))
+
+
+def test_windows_are_the_text_and_what_follows():
+    samples = train.windows([[5, 6, 7], [8], [9, 10]], length=2)
+    np.testing.assert_array_equal(samples.inputs, [[5, 6], [7, 3], [8, 3], [9, 10]])
+    np.testing.assert_array_equal(samples.labels, [[6, 7], [3, 8], [3, 9], [10, 3]])
+
+
+def test_pairs_of_a_file_are_read_and_written(tmp_path):
+    (tmp_path / "text").write_text("one two\tEins zwei\nno translation\n" + "x y\ty x\n" * 20)
+    settings = dataclasses.replace(SETTINGS, text=str(tmp_path / "text"))
+    assert translation.pairs(settings, 4)[:2] == [
+        (["one", "two"], ["eins", "zwei"]),
+        (["x", "y"], ["y", "x"]),
+    ]
+    learnt, held_out = translation.load(settings, 9, 4, law=None)
+    assert (len(learnt), len(held_out)) == (19, 2)
+    # Both languages have x and y, which are as frequent: x is 4, y is 5.
+    np.testing.assert_array_equal(learnt.inputs["source"][0], [4, 5, 0, 0])
+    np.testing.assert_array_equal(learnt.inputs["target"][0], [corpus.BEGIN, 5, 4, 0])
+    np.testing.assert_array_equal(learnt.labels[0], [5, 4, corpus.END, 0])
+    with pytest.raises(ValueError, match="text=.* must have lines of two parts"):
+        translation.load(settings, 9, 2, law=None)
+
+
+def test_synthetic_words_fill_an_epoch():
+    settings = dataclasses.replace(SETTINGS, synthetic=True, synthetic_steps=3)
+    batch = settings.global_batch_size
+    learnt, held_out = train.load(settings)
+    assert learnt.inputs.shape == (3 * batch, 8) and len(held_out) == batch
+    np.testing.assert_array_equal(learnt.inputs[:, 1:], learnt.labels[:, :-1])
+    learnt, held_out = translation.load(settings, 50, 6, Zipf(9, exponent=1.0))
+    assert learnt.inputs["source"].shape == (3 * batch, 6) and len(held_out) == batch
+    assert learnt.labels.max() < 50
+
+
+def test_the_order_of_the_samples_follows_from_the_epoch():
+    whole = training.order(3, range(4), count=10, batch=4)
+    np.testing.assert_array_equal(whole[16:], training.order(3, range(2, 4), count=10, batch=4))
+    assert all(len(set(epoch)) == 8 for epoch in whole.reshape(4, 8))
+
+
+def test_batches_are_the_samples_of_their_rows():
+    samples = Samples({"a": np.arange(6), "b": -np.arange(6)}, 10 * np.arange(6))
+    [(inputs, labels), _] = training.batches(samples, np.array([5, 0, 3]), 2)
+    assert list(inputs["a"]) == [5, 0] and list(inputs["b"]) == [-5, 0]
+    assert list(labels) == [50, 0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"pto": "on"},
+        {"synthetic": True, "text": "x"},
+        {"synthetic": True, "check": True},
+        {"epochs": 0},
+        {"size": "huge"},
+    ],
+    ids=str,
+)
+def test_settings_are_checked(bad):
+    with pytest.raises(ValueError, match="must be"):
+        dataclasses.replace(SETTINGS, **bad)
