@@ -117,3 +117,18 @@ def test_torus2d_refuses_uneven_nodes_with_the_remedy():
         Torus2D().validate(uneven)
     Torus2D().validate(TWO_BY_TWO)
     Dense().validate(uneven)
+
+
+@pytest.mark.parametrize(
+    "scheme, nodes, rank, says",
+    [
+        (HiTopK(), (0, 0), 0, True),
+        (HiTopK(), (0, 0), 1, False),
+        (HiTopK(), (0, 1), 0, False),
+        (HiTopK(), (0,), 0, False),
+        (TopKAllGather(), (0, 0), 0, False),
+    ],
+)
+def test_sending_everything_is_said(scheme, nodes, rank, says, caplog):
+    scheme.validate(Topology(nodes, rank))
+    assert ("on one node everything is sent" in caplog.text) == says

@@ -13,6 +13,7 @@ import abc
 import dataclasses
 
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
@@ -47,6 +48,11 @@ class SparseCommunication(Communication):
             raise ValueError(
                 f"{name}(density={self.density!r}) must be in (0, 1], e.g. 0.01 to send one in a hundred."
             )
+
+    def validate(self, topology: Topology) -> None:
+        super().validate(topology)
+        if topology.rank == 0 and topology.num_workers > 1 and self.share(topology).holders == 1:
+            logging.warning("communication=%r: on one node everything is sent, as by 'dense'.", self)
 
     @property
     def keeps_residual(self) -> bool:
