@@ -139,7 +139,7 @@ def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
             try:
                 damaged = native.verify(str(file))
                 kind = "" if file.name == "store" else "encoded "
-                print(f"{path.name}  {damaged} damaged {kind}samples; they will be read again")
+                print(f"{path.name}  {damaged} damaged {kind}samples{_cure(damaged, 'read')}")
             except tf.errors.FailedPreconditionError as error:
                 damaged = 1
                 print(f"{path.name}  {error.message}")
@@ -147,9 +147,14 @@ def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
     if local:
         copies = local_level.copies_in(local)
         damaged = [path for path in copies if not native.check_copy(str(path))]
-        print(f"{local}  {len(copies)} copies, {len(damaged)} damaged; they will be copied again")
+        cure = _cure(len(damaged), "copied")
+        print(f"{local}  {len(copies)} copies, {len(damaged)} damaged{cure}")
         bad += len(damaged)
     return 1 if bad else 0
+
+
+def _cure(damaged: int, done: str) -> str:
+    return f"; they will be {done} again" if damaged else ""
 
 
 def _clear(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
