@@ -1,7 +1,8 @@
 """Samples in shared memory, and files read through local copies; thin wrappers of the operations.
 
 `gather`, `put`, `fetch`, `keep`, `read`, `asked` and `waited` are for pipelines: not stateful, so that
-iterators stay possible to save. The others are called eagerly. The store's layout and what it promises: store.h. CPU only; no gradients.
+iterators stay possible to save. The others are called eagerly. The store's layout and what it promises:
+store.h. CPU only; no gradients.
 """
 
 import functools
