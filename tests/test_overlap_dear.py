@@ -11,6 +11,13 @@ def test_fusion_is_a_number_of_bytes(fusion):
         tss.overlap.DeAR(fusion=fusion)
 
 
+@pytest.mark.parametrize("tuning", [0, -0.1, 1.5])
+def test_tuning_is_a_part_of_the_time(tuning):
+    assert tss.overlap.DeAR(fusion="auto").is_tuned and not tss.overlap.DeAR().is_tuned
+    with pytest.raises(ValueError, match="tuning="):
+        tss.overlap.DeAR(fusion="auto", tuning=tuning)
+
+
 def test_exclude():
     overlap = tss.overlap.DeAR(exclude=["^head/"])
     assert overlap.excludes("head/kernel") and not overlap.excludes("body/head/kernel")

@@ -21,6 +21,7 @@ current strategy; under any other it calls the original.
 | Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
 | CallbackList.on_epoch_begin                 | communication may change by epochs   | says which one begins |
+| CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
 import itertools
@@ -34,6 +35,7 @@ import tensorflow as tf
 from tf_sparse_strategy import keras_saving
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
 from tf_sparse_strategy.hooking import extended_of, wrap
+from tf_sparse_strategy.overlap import tuned_fit
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
@@ -106,6 +108,8 @@ def _install_keras3() -> None:
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
+    wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
+    wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
     for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin", "train_end"):
         wrap(callback_list.CallbackList, f"on_{moment}", _synchronize_first)
 

@@ -4,21 +4,35 @@ import dataclasses
 import re
 
 from tf_sparse_strategy.communication import Communication, Dense
+from tf_sparse_strategy.overlap import search
 
 
 @dataclasses.dataclass(frozen=True)
 class Divided:
     """An update divided over the workers: `DeAR` or `ShardedUpdate`; arguments as there."""
 
-    fusion: int = 25 << 20
+    fusion: int | str = search.START
     exclude: tuple[str, ...] = (r"embeddings$",)
+    tuning: float = 0.01
 
     def __post_init__(self):
-        if isinstance(self.fusion, bool) or not isinstance(self.fusion, int) or self.fusion < 1:
-            raise ValueError(f"fusion={self.fusion!r} must be a number of bytes >= 1, e.g. 25 << 20.")
+        is_size = isinstance(self.fusion, int) and not isinstance(self.fusion, bool) and self.fusion >= 1
+        if not (is_size or self.is_tuned):
+            raise ValueError(
+                f"fusion={self.fusion!r} must be 'auto' or a number of bytes >= 1, e.g. 25 << 20."
+            )
+        if not 0 < self.tuning <= 1:
+            raise ValueError(f"tuning={self.tuning!r} must be a part of the training time, e.g. 0.01.")
+        if self.is_tuned:
+            search.require_library()
         if isinstance(self.exclude, str):
             raise ValueError(f"exclude={self.exclude!r} must be a list of patterns: [{self.exclude!r}].")
         object.__setattr__(self, "exclude", tuple(self.exclude))
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the size of buckets is searched for while `fit` trains."""
+        return self.fusion == "auto"
 
     def excludes(self, path: str) -> bool:
         """Whether the variable of this path is left to the ordinary sum."""

@@ -29,7 +29,8 @@ class ShardedUpdate(Divided):
     that treat each element by itself, and LARS and LAMB of `lars_pto`.
 
     Args:
-      fusion: bytes of a bucket, at most; a larger variable has one of its own. Default 25 MiB.
+      fusion: bytes of a bucket, at most; a larger variable has one of its own. Default 25 MiB; or "auto",
+        with `tuning`, as of `DeAR`.
       exclude: regular expressions; a variable whose path matches one is summed and updated as without.
         Default: the tables of `Embedding`, whose gradients are sparse.
 

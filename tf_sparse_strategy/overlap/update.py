@@ -33,7 +33,7 @@ class ChunkedUpdate:
       variables: those of its variables that are divided, in the order of the forward pass.
       inner: an optimizer like `optimizer`, built on chunks of all its variables, empty for the others.
       shards: these chunks, by `key` of the variable.
-      fusion: bytes of a bucket.
+      fusion: bytes of a bucket, to begin with.
       collectives: of this worker.
       step: what the step under way has done.
     """
@@ -45,11 +45,12 @@ class ChunkedUpdate:
         collectives: Collectives, step: Step,
     ):  # fmt: skip
         self.number, self.inner, self._optimizer = number, inner, weakref.ref(optimizer)
-        self._collectives, self._step, self._fusion = collectives, step, fusion
+        self._collectives, self._step = collectives, step
         self._shards = shards
         self._pairs = [(slices.tensorflows(v), slices.tensorflows(shards[key(v)])) for v in variables]
         self._positions = {key(v): i for i, v in enumerate(variables)}
-        self._buckets = [b.positions for b in _plan(self._pairs, fusion).buckets]  # last layers first
+        self.rebucket(fusion)
+        self.tuner: Any = None  # the Tuner of its buckets, if any
         self._slots = None
         self._inner_variables = list(inner.variables)
         with tf.init_scope(), tf.device("CPU:0"):
@@ -66,6 +67,21 @@ class ChunkedUpdate:
     def is_ready(self) -> bool:
         """Whether the optimizer has all its slots."""
         return self._slots is not None or self.optimizer is not None and self.optimizer.built
+
+    # ---- buckets --------------------------------------------------------------------------------
+
+    def plan_of(self, fusion: int) -> tuple[tuple[int, ...], ...]:
+        """Positions of the variables in each bucket of at most `fusion` bytes, the last layers' first."""
+        return tuple(bucket.positions for bucket in _plan(self._pairs, fusion).buckets)
+
+    def rebucket(self, fusion: int) -> None:
+        """Functions traced from now on use buckets of `fusion` bytes; all workers call.
+
+        Nothing moves: who owns what depends on the variables alone, and so functions of any size may
+        take turns.
+        """
+        self.fusion = fusion
+        self._buckets = self.plan_of(fusion)
 
     # ---- in a step ------------------------------------------------------------------------------
 
@@ -131,8 +147,10 @@ class ChunkedUpdate:
             present = [p for p in positions if p in place]
             if not present:
                 continue
-            packed = [
-                tf.cast(gradients[place[p]], self._pairs[p][0].dtype) for p in present
+            wholes = [self._pairs[p][0] for p in present]
+            packed = [  # TensorFlow may not know a shape, e.g. behind the loop of an LSTM
+                tf.ensure_shape(tf.cast(gradients[place[p]], whole.dtype), whole.shape)
+                for p, whole in zip(present, wholes, strict=True)
             ]
             workers = self._collectives.topology.num_workers
             summed = self._collectives.reduce_scatter(
@@ -169,7 +187,7 @@ class ChunkedUpdate:
         if not self.is_ahead:
             return
         pairs = self._pairs + self._slots
-        for bucket in _plan(pairs, self._fusion).buckets:
+        for bucket in _plan(pairs, self.fusion).buckets:
             self._gathering([pairs[p] for p in bucket.positions], "all")()
         self._state.assign(_WHOLE)
 

@@ -11,10 +11,11 @@ import tensorflow as tf
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import separable, slices
-from tf_sparse_strategy.overlap import chunks
+from tf_sparse_strategy.overlap import chunks, search
 from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.sharded import ShardedUpdate
 from tf_sparse_strategy.overlap.step import Step
+from tf_sparse_strategy.overlap.tuner import Tuner
 from tf_sparse_strategy.overlap.update import ChunkedUpdate, is_setting, key
 from tf_sparse_strategy.overlap.update_at_once import UpdateAtOnce
 
@@ -47,6 +48,13 @@ class ChunkedUpdates:
     def is_inner(self, optimizer: Any) -> bool:
         """Whether `optimizer` is one of ours, which updates chunks."""
         return any(u.inner is optimizer for u in self._updates)
+
+    def tuner_of(self, model: Any) -> Tuner | None:
+        """What tunes the update of the optimizer that `model` was compiled with, or None."""
+        optimizer = getattr(model, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        update = None if optimizer is None else self.of(optimizer)
+        return None if update is None else update.tuner
 
     # ---- making ---------------------------------------------------------------------------------
 
@@ -81,9 +89,19 @@ class ChunkedUpdates:
                 "which is not in step with chunks. Use SGD, Adam or AdamW, or leave out overlap."
             )
         self._made += 1
+        fusion = search.START if self.overlap.is_tuned else self.overlap.fusion
         update = self._kind(
-            self._made, optimizer, divided, inner, shards, self.overlap.fusion, self._collectives, self.step
+            self._made, optimizer, divided, inner, shards, fusion, self._collectives, self.step
         )
+        if self.overlap.is_tuned:
+            facts = {
+                "overlap": type(self.overlap).__name__,
+                "variables": [[list(v.shape), tf.as_dtype(v.dtype).name] for v in divided],
+                "optimizer": type(optimizer).__name__,
+                "nodes": list(self._collectives.topology.nodes),
+                "gpu": bool(tf.config.list_logical_devices("GPU")),
+            }
+            update.tuner = Tuner(update, self.overlap.tuning, facts, self._collectives)
         self._updates.append(update)
 
     def refuse_tf_keras(self) -> None:

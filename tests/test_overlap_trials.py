@@ -1,0 +1,53 @@
+"""What trials cost, against their limit."""
+
+import pytest
+
+from tf_sparse_strategy.overlap import search
+from tf_sparse_strategy.overlap.trials import Trials
+
+BUILDING, CALLS = 5.0, 12
+
+
+def step_seconds(size):
+    return 0.1 + abs(size - 4) / 100
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.1, 1.0])
+def test_they_stay_within_their_part_of_the_training(limit):
+    """On a clock of their own: when one ends, all have cost their part, but for what the last one's slow
+    steps have taken more than any before."""
+    trials, clock, size = Trials(limit), 0.0, 9
+    surprise = CALLS * (step_seconds(9) - step_seconds(4))
+    waited = 0
+    while size is not None:
+        spent = BUILDING + CALLS * step_seconds(size)
+        clock += spent
+        trials.note(size, step_seconds(size), spent, CALLS)
+        assert trials.cost >= BUILDING * (len(trials.seconds) - 1)
+        assert trials.cost <= limit * clock + surprise
+        calls = trials.calls_until_next()
+        waited += calls
+        idle = calls * step_seconds(trials.best)
+        trials.note_training(idle)
+        clock += idle
+        size = trials.next(range(1, 10))
+    assert trials.best == 4 and len(trials.seconds) == search.TRIALS
+    assert clock < 1.2 * trials.cost / limit + 50  # and no longer than needed
+    assert (waited > 0) == (limit < 1)
+
+
+def test_the_first_size_costs_nothing():
+    trials = Trials(0.5)
+    trials.note(1, seconds=1.0, spent=20.0, calls=10)
+    assert trials.cost == 0
+    assert trials.calls_until_next() == 0  # 20 s of training pay for a trial of 10 s
+    trials.note(2, seconds=2.0, spent=30.0, calls=10)
+    assert (trials.best, trials.cost) == (1, 20.0)
+    assert trials.calls_until_next() == 30  # 40 s are half of 80 s, of which 50 have passed
+
+
+def test_a_faster_size_costs_its_building_alone():
+    trials = Trials(1.0)
+    trials.note(1, seconds=1.0, spent=10.0, calls=10)
+    trials.note(2, seconds=0.5, spent=8.0, calls=10)
+    assert trials.best == 2 and trials.cost == 3.0

@@ -1,0 +1,64 @@
+"""What has been tried of the sizes of buckets, what that has cost, and what is worth a trial next. Pure."""
+
+import math
+from collections.abc import Sequence
+
+from tf_sparse_strategy.overlap import search
+
+
+class Trials:
+    """A search that takes no more than a part of the training time.
+
+    Args:
+      limit: of the training time, the part, at most, that trials may cost; 0 < limit <= 1.
+
+    Example:
+      >>> trials = Trials(limit=0.01)
+      >>> trials.note(25 << 20, seconds=0.1, spent=6.2, calls=12)   # tracing took 5 s
+      >>> trials.note(4 << 20, seconds=0.08, spent=6.0, calls=12)
+      >>> trials.best, round(trials.cost, 2)
+      (4194304, 5.04)
+      >>> trials.calls_until_next()       # a third trial: 10.08 s is 1 % of 1008 s
+      12448
+    """
+
+    def __init__(self, limit: float):
+        self._limit = limit
+        self.seconds: dict[int, float] = {}  # of a step, by size
+        self.cost = 0.0  # seconds, beyond what as many steps with the best size would have taken
+        self._dearest = 0.0  # seconds a trial has cost
+        self._trained = 0.0  # seconds
+
+    @property
+    def best(self) -> int:
+        """The fastest size."""
+        return min(self.seconds, key=self.seconds.get)
+
+    def note(self, size: int, seconds: float, spent: float, calls: int) -> None:
+        """Adds what was found; the first size had to be built anyway, and costs nothing.
+
+        Args:
+          size: tried, bytes.
+          seconds: of a step.
+          spent: seconds the trial took, building included.
+          calls: steps it took.
+        """
+        is_first = not self.seconds
+        self.seconds[size] = seconds
+        extra = max(0.0, spent - calls * self.seconds[self.best])
+        self._dearest = max(self._dearest, extra)
+        self.cost += 0.0 if is_first else extra
+        self.note_training(spent)
+
+    def note_training(self, seconds: float) -> None:
+        """Adds time that passed between trials."""
+        self._trained += seconds
+
+    def next(self, sizes: Sequence[int]) -> int | None:
+        """Which of `sizes` to try next; None for none."""
+        return search.suggest(sizes, self.seconds)
+
+    def calls_until_next(self) -> int:
+        """Steps, of the best size, after which a trial as dear as the dearest so far is within the limit."""
+        missing = (self.cost + self._dearest) / self._limit - self._trained
+        return max(0, math.ceil(missing / self.seconds[self.best]))

@@ -1,0 +1,27 @@
+"""Lets what tunes the buckets know of each call of a model's train function in Keras 3's `fit`."""
+
+from tf_sparse_strategy.hooking import extended_of
+
+
+def begin_call(original, callbacks, batch, *args, **kwargs):
+    """`CallbackList.on_train_batch_begin`: tells after the callbacks."""
+    original(callbacks, batch, *args, **kwargs)
+    tuner, model = _tuner(callbacks)
+    if tuner is not None:
+        tuner.begin_call(model, is_first=batch == 0)
+
+
+def end_call(original, callbacks, *args, **kwargs):
+    """`CallbackList.on_train_batch_end`: tells before the callbacks, whose time is not the step's."""
+    tuner, model = _tuner(callbacks)
+    if tuner is not None:
+        tuner.end_call(model)
+    original(callbacks, *args, **kwargs)
+
+
+def _tuner(callbacks):
+    """(what tunes, the callbacks' model); (None, None) under other strategies."""
+    model = getattr(callbacks, "_model", None)
+    extended = extended_of(getattr(model, "distribute_strategy", None))
+    divides = extended is not None and extended.chunked is not None
+    return (extended.chunked.tuner_of(model), model) if divides else (None, None)

@@ -1,0 +1,125 @@
+"""Tries sizes of buckets while `fit` trains: when to measure, when to turn to which, and that all do so."""
+
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.overlap import kept, search
+from tf_sparse_strategy.overlap.trials import Trials
+from tf_sparse_strategy.overlap.update import ChunkedUpdate
+
+_DISCARDED, _MEASURED = 2, 10  # calls of the train function in a trial: first ones are slower
+
+
+class Tuner:
+    """Finds the fastest size of buckets for one divided update.
+
+    A trial is some calls of the model's train function, traced anew for the size. Its time is the median of
+    the calls, of the slowest worker. Then rank 0 says which size is next, and after how many calls, so that
+    trials cost no more than their part of the training time. Until then the best size so far is used, whose
+    traced function is kept. Calls are counted, so that all workers turn to a size before the same call.
+
+    Args:
+      update: whose buckets are to be tuned.
+      limit: of the training time, the part, at most, that trials may cost.
+      facts: what tells this training from others, for the file in which rank 0 keeps the result.
+      collectives: of this worker. Collective: rank 0 looks for what an earlier run found.
+    """
+
+    def __init__(self, update: ChunkedUpdate, limit: float, facts: Mapping, collectives: Collectives):
+        self._update, self._facts, self._collectives = update, facts, collectives
+        self.trials = Trials(limit)
+        self._functions: dict[int, Any] = {}  # train functions, by the size they were traced for
+        self._next, self._wait = update.fusion, 0  # the size of the next trial, calls until then
+        self._restart()
+        found = (kept.read(facts) or 0) if self._leads else 0
+        found = int(collectives.broadcast(tf.constant(found, tf.int64), purpose="tuning"))
+        self.is_done = found > 0
+        if self.is_done:
+            update.rebucket(found)
+
+    @property
+    def _leads(self):
+        return self._collectives.topology.rank == 0
+
+    def _restart(self):
+        self._discard, self._times, self._spent, self._calls = _DISCARDED, [], 0.0, 0
+
+    def begin_call(self, model: Any, is_first: bool) -> None:
+        """Before the train function of `model` is called; turns to another size if it is time.
+
+        Args:
+          model: of Keras 3.
+          is_first: whether it is an epoch's first call, which gathers no weights and may wait for its data.
+        """
+        if self.is_done:
+            return
+        if self._functions.get(self._update.fusion) is not model.train_function:  # made anew by others
+            self._functions = {self._update.fusion: model.train_function}
+            self._restart()
+        if self._wait == 0:
+            self._turn_to(self._next, model)
+        if is_first:
+            self._discard = max(self._discard, 1)
+        self._began = time.perf_counter()
+
+    def end_call(self, model: Any) -> None:
+        """After it. Collective at the end of a trial."""
+        if self.is_done:
+            return
+        if self._wait > 0:
+            self._wait -= 1
+            self.trials.note_training(time.perf_counter() - self._began)
+            return
+        tf.test.experimental.sync_devices()
+        seconds = time.perf_counter() - self._began
+        self._spent += seconds
+        self._calls += 1
+        if self._discard > 0:
+            self._discard -= 1
+            return
+        self._times.append(seconds)
+        if len(self._times) == _MEASURED:
+            self._conclude(model)
+
+    def _conclude(self, model):
+        mine = tf.constant([statistics.median(self._times), self._spent], tf.float64)
+        slowest = self._collectives.all_reduce(mine, op="max", purpose="tuning")
+        self.trials.note(self._update.fusion, *slowest.numpy().tolist(), self._calls)
+        size, wait = 0, 0
+        if self._leads:
+            size = self.trials.next(search.candidates(self._update.plan_of, search.START)) or 0
+            wait = self.trials.calls_until_next()
+        decided = self._collectives.broadcast(tf.constant([size, wait], tf.int64), purpose="tuning")
+        self._next, self._wait = decided.numpy().tolist()
+        self._restart()
+        self._turn_to(self.trials.best, model)
+        self._functions = {self._update.fusion: model.train_function}
+        if self._next == 0:
+            self._finish()
+
+    def _finish(self):
+        self.is_done = True
+        self._functions = {}
+        if self._leads:
+            seconds = self.trials.seconds
+            logging.info(
+                "overlap: fusion=%d is the fastest of %s", self._update.fusion,
+                {size: f"{value * 1e3:.3g} ms" for size, value in sorted(seconds.items())},
+            )  # fmt: skip
+            kept.write(self._facts, seconds)
+
+    def _turn_to(self, size, model):
+        if size == self._update.fusion:
+            return
+        self._update.rebucket(size)
+        if size in self._functions:
+            model.train_function = self._functions[size]
+        else:
+            model.make_train_function(force=True)
+            self._functions[size] = model.train_function
