@@ -27,7 +27,8 @@ def mirrored(workers: int):
 def maker(framework: str, optimizer: str, parallel: str):
     options = dict(learning_rate=0.5, parallel=parallel)
     if optimizer != "LAMB":
-        options |= dict(variant=optimizer, momentum=0.8, weight_decay=0.01)
+        options |= dict(variant=optimizer, momentum=0.8, weight_decay=0.01, nesterov=True)
+    options |= dict(weight_decay_exclusions=["layer3"], adaptation_exclusions=["layer5"])
     return lambda: getattr(PACKAGES[framework], "LAMB" if optimizer == "LAMB" else "LARS")(**options)
 
 

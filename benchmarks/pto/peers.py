@@ -1,5 +1,9 @@
 """What LARS is compared with: its norms and steps by ordinary operations, one tensor at a time."""
 
+import importlib.util
+import pathlib
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
@@ -13,11 +17,31 @@ def norms_one_by_one(weights, directions, decays) -> tf.Tensor:
     return tf.square(tf.cast(tf.stack([tf.stack(row) for row in rows]), tf.float64))
 
 
+def official_lars(learning_rate: float, vectors: str) -> Callable | None:
+    """Makes tf-models-official's own LARS; None where that package is not installed.
+
+    Its file is loaded alone: the package around it needs many others, and brings another TensorFlow.
+
+    Args:
+      learning_rate: γ.
+      vectors: pattern of the names of variables that neither decay nor have a rate of their own.
+    """
+    package = importlib.util.find_spec("official")
+    if package is None:
+        return None
+    path = pathlib.Path(package.submodule_search_locations[0], "modeling/optimization/lars.py")
+    spec = importlib.util.spec_from_file_location("official_lars", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda: module.LARS(
+        learning_rate, weight_decay_rate=1e-4, exclude_from_weight_decay=[vectors]
+    )
+
+
 class PlainLARS(keras.optimizers.Optimizer):
     """LARS as one writes it with Keras: `update_step` takes the two norms of its own variable.
 
-    The formula is that of tf-models-official's default (`variant="joint_norm"`); that package itself
-    brings another TensorFlow and is not installed.
+    The formula is that of tf-models-official's default (`variant="joint_norm"`).
     """
 
     def __init__(self, learning_rate, momentum=0.9, decay=1e-4, eta=0.001):

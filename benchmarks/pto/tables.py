@@ -4,49 +4,74 @@ import statistics
 
 from benchmarks import report
 
+FLOORS = {"norms": "one read", "steps": "SGD with momentum"}
 
-def _cell(seconds: dict[str, list[float]], name: str, floor: str) -> str:
-    if name not in seconds:
+
+def _ratio(job: dict, one: str, other: str) -> float:
+    return statistics.median(job["seconds"][one]) / statistics.median(job["seconds"][other])
+
+
+def _cell(job: dict, name: str, floor: str) -> str:
+    if name not in job["seconds"]:
         return ""
-    ratio = statistics.median(seconds[name]) / statistics.median(seconds[floor])
-    return f"{report.spread(seconds[name], 1e3)}, {ratio:.2f}"
+    return f"{report.spread(job['seconds'][name], 1e3)}, {_ratio(job, name, floor):.2f}"
 
 
 def _workers(job: dict) -> str:
     return f"{job['workers']} worker{'s' if job['workers'] > 1 else ''}"
 
 
-def _by_workers(jobs: list[dict]) -> str:
+def _by_workers(jobs: list[dict], floor: str) -> str:
     """Rows are ways, columns numbers of workers."""
     names = list(dict.fromkeys(name for job in jobs for name in job["seconds"]))
     header = ["", *(_workers(job) for job in jobs)]
-    rows = [[name, *(_cell(job["seconds"], name, "one read") for job in jobs)] for name in names]
-    return report.table(header, rows)
+    return report.table(header, [[name, *(_cell(job, name, floor) for job in jobs)] for name in names])
+
+
+def _goals(results: dict) -> str:
+    """What was to be reached, and what was measured: a row for each model and number of workers."""
+    rows = []
+    for job in results["norms"]:
+        where = f"{job['model']}, {_workers(job)}"
+        if job["workers"] == 1:
+            share = 1 / _ratio(job, "fused", "one read")
+            rows.append([f"{where}: fused norms, of the speed of one read", "0.70", share, share >= 0.7])
+        else:
+            slower = _ratio(job, "auto", "fused")
+            rows.append([f'{where}: "auto", of the time of fused norms', "1.02", slower, slower <= 1.02])
+        if job["workers"] == 8 and job["auto"]["divide"]:
+            faster = _ratio(job, "fused", "divided")
+            rows.append([f"{where}: divided, times faster than fused", "2", faster, faster >= 2])
+    for job in results["steps"]:
+        if job["workers"] == 1:
+            faster = _ratio(job, "LARS by Keras operations", "LARS, fused norms")
+            what = f"{job['model']}, 1 worker: LARS, times faster than by Keras operations"
+            rows.append([what, "2", faster, faster >= 2])
+    rows = [[what, goal, f"{found:.2f}", report.said(reached)] for what, goal, found, reached in rows]
+    return report.table(["", "goal", "measured", ""], rows)
 
 
 def render(results: dict) -> str:
     """The generated part of docs/pto.md."""
-    parts = [report.environment_line(results)]
+    parts = [report.environment_line(results), "### Goals", _goals(results)]
     for model in dict.fromkeys(job["model"] for job in results["norms"]):
-        jobs = [job for job in results["norms"] if job["model"] == model]
+        norms, steps = (
+            [job for job in results[kind] if job["model"] == model] for kind in ("norms", "steps")
+        )
         parts.append(
             f"### Norms of {model}\n\nMilliseconds of the slowest worker: median (quartiles), and the "
             "median as a multiple of one read of weights and gradients."
         )
-        parts.append(_by_workers(jobs))
+        parts.append(_by_workers(norms, FLOORS["norms"]))
         parts += [
             f"With {_workers(job)} \"auto\" "
             f"{'divides' if job['auto']['divide'] else 'does not divide'}: {job['auto']['reason']}."
-            for job in jobs
+            for job in norms
         ]
-    parts.append(
-        "### Whole steps on one worker\n\nMilliseconds: median (quartiles), and the median as a multiple "
-        "of SGD's."
-    )
-    names = list(results["steps"][0]["seconds"])
-    rows = [
-        [job["model"], *(_cell(job["seconds"], name, "SGD with momentum") for name in names)]
-        for job in results["steps"]
-    ]
-    parts.append(report.table(["", *names], rows))
+        if steps:
+            parts.append(
+                f"### Steps of {model}\n\nMilliseconds of the slowest worker, the sum of the gradients "
+                "over the workers included: median (quartiles), and the median as a multiple of SGD's."
+            )
+            parts.append(_by_workers(steps, FLOORS["steps"]))
     return "\n\n".join(parts)
