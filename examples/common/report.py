@@ -1,6 +1,7 @@
 """What a run prints at its end."""
 
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 
 import tf_sparse_strategy as tss
@@ -24,3 +25,15 @@ def show(rows: Mapping[str, str]) -> None:
     """Prints names and values in two columns; rank 0's task."""
     width = max(map(len, rows)) + 2
     print(*(f"{name:{width}}{value}" for name, value in rows.items()), sep="\n", flush=True)
+
+
+def verdict(name: str, value: float, goal: float) -> int:
+    """The exit code of a run that was to reach `goal`; says so where it did not."""
+    if value >= goal:
+        return 0
+    print(
+        f"FAILED: {name} {value:.2%} is below the goal of {goal:.2%} (--goal); more epochs (--phases) may "
+        "help.",
+        file=sys.stderr,
+    )
+    return 1
