@@ -1,0 +1,1 @@
+"""How much of the communication DeAR hides, against what hides less."""

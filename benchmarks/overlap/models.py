@@ -1,0 +1,84 @@
+"""Models whose layers take a known time on an accelerator that is not there, and hold known weights.
+
+A layer waits instead of computing: workers that share this machine's cores do not slow each other down.
+"""
+
+import dataclasses
+import time
+
+import keras
+import tensorflow as tf
+
+CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Weights and milliseconds of the forward pass; backward takes twice as long."""
+
+    weights: int
+    forward: float
+
+
+# In the proportions of ResNet-50 (stages), an encoder of 12 blocks, and an LSTM below a softmax; smaller.
+MODELS = {
+    "cnn": [
+        *[Layer(20_000, 4.0)] * 6,
+        *[Layer(70_000, 4.0)] * 8,
+        *[Layer(280_000, 4.0)] * 12,
+        *[Layer(1_100_000, 4.0)] * 6,
+    ],
+    "transformer": [*[Layer(260_000, 3.0), Layer(520_000, 6.0)] * 12],
+    "lm": [Layer(2_000_000, 25.0), Layer(2_000_000, 25.0), Layer(5_000_000, 40.0)],
+    "small": [Layer(100_000, 5.0)] * 4,
+}
+
+
+def num_bytes(name: str) -> int:
+    """Of the model's weights, float32."""
+    return 4 * sum(layer.weights for layer in MODELS[name])
+
+
+def forward_seconds(name: str) -> float:
+    """Of one forward pass."""
+    return sum(layer.forward for layer in MODELS[name]) * 1e-3
+
+
+def build(name: str) -> keras.Model:
+    """The model; maps [rows, CLASSES] to logits of that shape."""
+    layers = [Waiting(layer) for layer in MODELS[name]]
+    return keras.Sequential([keras.layers.Input([CLASSES]), *layers])
+
+
+class Waiting(keras.layers.Layer):
+    """y = x w_i, with as many w as the layer has weights, and as much time as it takes."""
+
+    def __init__(self, layer: Layer):
+        super().__init__()
+        self._layer = layer
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(self._layer.weights,), initializer="ones", name="scale")
+
+    def call(self, x):
+        seconds = self._layer.forward * 1e-3
+
+        @tf.custom_gradient
+        def layer(x, scale):
+            def gradient(dy):
+                dy = waited(dy, 2 * seconds)
+                return dy * scale[0], tf.fill(tf.shape(scale), tf.reduce_mean(dy * x))
+
+            return waited(x * scale[0], seconds), gradient
+
+        return layer(x, tf.convert_to_tensor(self.scale))
+
+
+def waited(x: tf.Tensor, seconds: float) -> tf.Tensor:
+    """`x`, some time later; takes no processor."""
+
+    def wait(value):
+        time.sleep(seconds)
+        return value
+
+    return tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype, stateful=False), x.shape)

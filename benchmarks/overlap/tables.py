@@ -1,0 +1,101 @@
+"""From measurements to Markdown. Pure."""
+
+import statistics
+
+from benchmarks.overlap.names import ALONE, GATHER_LAST, TUNED
+from benchmarks.report import environment_line, said, spread, table
+
+GOAL = 0.93
+TOLERANCE = 1e-5
+
+
+def largest_speedup(forward: float, nbytes: int, workers: int, alpha: float, beta: float) -> float:
+    """S_max, where all is hidden that can be. Half an all-reduce takes h = (P-1) (alpha + n beta / P).
+
+    Args:
+      forward: seconds; backward takes twice as long.
+      nbytes: of the gradients.
+      workers: P.
+      alpha, beta: seconds per message, and per byte of a link.
+
+    Source: Zhang et al., "DeAR", Eq. 6, with the exact ring factor in place of m/B.
+    """
+    half = half_seconds(nbytes, workers, alpha, beta)
+    return workers * 3 * forward / (max(forward, half) + max(2 * forward, half))
+
+
+def half_seconds(nbytes: int, workers: int, alpha: float, beta: float) -> float:
+    """Of a reduce-scatter or an all-gather, in a ring."""
+    return (workers - 1) * (alpha + nbytes * beta / workers)
+
+
+def render(results: dict) -> str:
+    """The answer, one table per cluster and model."""
+    parts = [environment_line(results)]
+    for name, job in results["jobs"].items():
+        parts += [f"### {name}", _facts(job), "\n".join(_verdict(job)), _table(job)]
+    return "\n\n".join(parts)
+
+
+def _limit(job):
+    links = job["links"]
+    return largest_speedup(
+        job["forward"], job["bytes"], job["workers"], links["cross_alpha"], links["cross_beta"]
+    )
+
+
+def _facts(job):
+    links = job["links"]
+    half = half_seconds(job["bytes"], job["workers"], links["cross_alpha"], links["cross_beta"])
+    return (
+        f"{job['bytes'] / 1e6:.3g} MB of gradients; forward {job['forward'] * 1e3:.3g} ms, backward twice "
+        f"that, half an all-reduce at least {half * 1e3:.3g} ms at {8e-6 / links['cross_beta']:.0f} Mbit/s "
+        f"as measured; S_max {_limit(job):.3g}."
+    )
+
+
+def _speedup(job, method):
+    return job["workers"] * 3 * job["forward"] / statistics.median(job["seconds"][method])
+
+
+def _verdict(job):
+    limit = _limit(job)
+    others = [m for m in job["seconds"] if not m.startswith("DeAR") and m != ALONE]
+    best = max(others, key=lambda m: _speedup(job, m))
+    part = _speedup(job, TUNED) / limit
+    gain = _speedup(job, TUNED) / _speedup(job, best) - 1
+    lines = [
+        f"- {TUNED}: {part:.0%} of S_max (goal {GOAL:.0%}: {said(part >= GOAL)}); {gain:+.1%} against the "
+        f"best other, {best}."
+    ]
+    if job["trials"]:
+        start = next(iter(job["trials"].values()))
+        chosen = min(job["trials"], key=job["trials"].get)
+        lines.append(
+            f"- {len(job['trials'])} sizes tried; the fastest, {int(chosen) / 1e6:.3g} MB, took "
+            f"{job['trials'][chosen] / start - 1:+.1%} against the first, 25 MiB."
+        )
+    wrong = [m for m in job["weights"] if m != ALONE and _difference(job, m) > TOLERANCE]
+    right = "all hold the same weights"
+    return [*lines, f"- After the checked steps {'WRONG WEIGHTS: ' + ', '.join(wrong) if wrong else right}."]
+
+
+def _difference(job, method):
+    pairs = zip(job["weights"][method], job["weights"][GATHER_LAST], strict=True)
+    return max(abs(a - b) for a, b in pairs)
+
+
+def _table(job):
+    alone = statistics.median(job["seconds"][ALONE])
+    rows = [
+        [
+            method,
+            spread(seconds, 1e3),
+            f"{_speedup(job, method):.3g}",
+            f"{_speedup(job, method) / _limit(job):.0%}",
+            f"{(statistics.median(seconds) - alone) * 1e3:.3g}",
+        ]
+        for method, seconds in sorted(job["seconds"].items(), key=lambda x: statistics.median(x[1]))
+        if method != ALONE
+    ]
+    return table(["method", "ms per step", "speed-up S", "of S_max", "stall, ms"], rows)

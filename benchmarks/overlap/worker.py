@@ -1,0 +1,108 @@
+"""A worker: ways of training one model, in turns."""
+
+import argparse
+import dataclasses
+import json
+
+import keras
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from benchmarks import training
+from benchmarks.overlap import models
+from benchmarks.overlap.names import ALONE, GATHER_LAST, HOROVOD, TUNED
+from tf_sparse_strategy import link_measurement
+from tf_sparse_strategy.collectives import Collectives
+
+CHECKED_STEPS, ROWS = 3, 4
+BUCKET = 25 << 20
+# By name: arguments of SparseStrategy.
+OURS = {
+    "DeAR, not fused": {"overlap": tss.overlap.DeAR(fusion=1)},
+    "DeAR, 25 MB": {"overlap": tss.overlap.DeAR(fusion=BUCKET)},
+    TUNED: {"overlap": tss.overlap.DeAR(fusion="auto", tuning=1.0)},
+    GATHER_LAST: {"overlap": tss.overlap.ShardedUpdate(fusion=BUCKET)},
+    "all-reduce, not fused": {"bucket_bytes": 1},
+    "all-reduce, 25 MB": {"bucket_bytes": BUCKET},
+}
+
+
+def data() -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows of one worker; the same for all."""
+    return tf.random.stateless_normal([ROWS, models.CLASSES], [1, 2]), tf.range(ROWS)
+
+
+def method(name: str, model_name: str, comm: Collectives):
+    """(the model, one step on a worker's rows)."""
+    workers = comm.topology.num_workers
+
+    def made():
+        return training.with_optimizer(lambda: models.build(model_name))
+
+    if name in OURS:
+        strategy = tss.SparseStrategy(**OURS[name])
+        with strategy.scope():
+            model = made()
+        return model, training.under(strategy, training.plain_step(model, workers * ROWS))
+    model = made()
+    gradient = training.horovods_gradient() if name == HOROVOD else training.local_gradient
+    return model, tf.function(training.plain_step(model, workers * ROWS, gradient))
+
+
+def after_some_steps(model: keras.Model, step: training.Step, batch) -> list[float]:
+    """An element of each weight."""
+    for _ in range(CHECKED_STEPS):
+        step(*batch)
+    if isinstance(model.distribute_strategy, tss.SparseStrategy):
+        model.distribute_strategy.synchronize()
+    return [float(w[0]) for w in model.get_weights()]
+
+
+def tune(model: keras.Model, workers: int) -> dict[str, float]:
+    """Lets `fit` try sizes until it has chosen; seconds of a step by size."""
+    x, y = data()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(model.optimizer, loss, jit_compile=False)
+    rows = tf.data.Dataset.from_tensors((x, y)).unbatch().repeat().batch(workers * ROWS)
+    tuner = model.distribute_strategy.extended.chunked.tuner_of(model)
+    while not tuner.is_done:
+        model.fit(rows, steps_per_epoch=100, verbose=0)
+    return {str(size): seconds for size, seconds in tuner.trials.seconds.items()}
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--model", choices=models.MODELS, required=True)
+    parser.add_argument("--horovod", action="store_true", help="only Horovod's tape, by its settings")
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    strategy = tss.SparseStrategy()
+    comm, topology = Collectives(strategy.topology), strategy.topology
+    links = link_measurement.measure(comm)
+    names = [HOROVOD] if args.horovod else [*OURS, ALONE]
+    ways = {name: method(name, args.model, comm) for name in names}
+    batch = data()
+    weights = {name: after_some_steps(model, step, batch) for name, (model, step) in ways.items()}
+    trials = tune(ways[TUNED][0], topology.num_workers) if TUNED in ways else {}
+    steps = {name: step for name, (_, step) in ways.items()}
+    told = training.tell_of(topology.rank)
+    seconds = training.time_rounds(steps, batch, args.rounds, args.steps, told, comm.barrier)
+    if topology.rank == 0:
+        found = {
+            "links": dataclasses.asdict(links),
+            "bytes": models.num_bytes(args.model),
+            "forward": models.forward_seconds(args.model),
+            "trials": trials,
+            "weights": weights,
+            "seconds": seconds,
+        }
+        with open(args.output, "w") as file:
+            json.dump(found, file)
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    main()
