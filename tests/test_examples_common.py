@@ -5,10 +5,11 @@ import doctest
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from absl import flags
 
-from examples.common import command_line, report, schedule, settings, strategy
+from examples.common import batches, command_line, report, schedule, settings, strategy
 from examples.common.settings import Settings, setting
 from tf_sparse_strategy.communication import Dense, HiTopK, Piecewise, Torus2D
 
@@ -124,3 +125,10 @@ def test_examples_in_docstrings(module):
 def test_phases_are_read():
     with pytest.raises(ValueError, match="phases='8' must be SIZE:EPOCHS"):
         settings.parse_phases("8")
+
+
+def test_the_order_of_the_samples_follows_from_the_epoch():
+    whole = batches.order(3, range(4), count=10, batch=4)
+    np.testing.assert_array_equal(whole[16:], batches.order(3, range(2, 4), count=10, batch=4))
+    assert all(len(set(epoch)) == 8 for epoch in whole.reshape(4, 8))
+    assert (whole[:8] != whole[8:16]).any()

@@ -70,12 +70,6 @@ def test_synthetic_words_fill_an_epoch():
     assert learnt.labels.max() < 50
 
 
-def test_the_order_of_the_samples_follows_from_the_epoch():
-    whole = training.order(3, range(4), count=10, batch=4)
-    np.testing.assert_array_equal(whole[16:], training.order(3, range(2, 4), count=10, batch=4))
-    assert all(len(set(epoch)) == 8 for epoch in whole.reshape(4, 8))
-
-
 def test_batches_are_the_samples_of_their_rows():
     samples = Samples({"a": np.arange(6), "b": -np.arange(6)}, 10 * np.arange(6))
     [(inputs, labels), _] = training.batches(samples, np.array([5, 0, 3]), 2)

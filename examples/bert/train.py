@@ -77,14 +77,11 @@ def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
         training.make_optimizer(settings, steps, global_clipnorm=1.0),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        jit_compile=False,  # XLA pads the rows that LazyAdam writes
+        jit_compile=False,  # XLA compiles no lookup in a sharded table
     )
     return model
 
 
 def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
     """Trains and tests the model; see `training.train`."""
-    samples = load(settings)
-    return training.train(
-        settings, strategy, lambda steps: make_model(settings, steps), *samples, callbacks
-    )
+    return training.train(settings, strategy, make_model, *load(settings), callbacks)

@@ -11,6 +11,7 @@ from sklearn import datasets, model_selection
 
 import lars_pto
 import tf_sparse_strategy as tss
+from examples.common.batches import of_rows, order
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
 from examples.common.schedule import RiseAndFall
@@ -43,22 +44,8 @@ def load(seed: int):
 def batches(rows: np.ndarray, data, size: int, batch: int) -> tf.data.Dataset:
     """The images of these row numbers, `size` pixels high and wide, with one-hot labels."""
     images, labels = data
-    images, labels = tf.image.resize(images, [size, size]), tf.one_hot(labels, CLASSES)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # memory needs no tuning
-    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(batch)
-    gathered = dataset.map(lambda i: (tf.gather(images, i), tf.gather(labels, i)))
-    return gathered.with_options(options)
-
-
-def order(seed: int, epochs: range, images: int, batch: int) -> np.ndarray:
-    """Row numbers for these epochs, the same whichever epoch a run begins with; full batches only."""
-    return np.concatenate(
-        [
-            np.random.default_rng([seed, epoch]).permutation(images)[: images // batch * batch]
-            for epoch in epochs
-        ]
-    )
+    tensors = tf.image.resize(images, [size, size]), tf.one_hot(labels, CLASSES)
+    return of_rows(tensors, rows, batch)
 
 
 def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:

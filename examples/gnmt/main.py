@@ -4,22 +4,16 @@ python -m examples.gnmt.main                                  one worker
 horovodrun --gloo -np 2 python -m examples.gnmt.main          two workers on this machine
 """
 
-from examples.common import command_line, strategy
+import operator
+
+from examples.common import command_line
 from examples.gnmt import train
 from examples.gnmt.config import RECIPES
-from examples.text import training
-from examples.text.settings import TextSettings
+from examples.text.training import program as program_of
 
-
-def program(settings: TextSettings) -> int:
-    """One run; returns the exit code."""
-    workers = strategy.start(settings)
-    result = train.train(settings, workers)
-    found = result.held_out["perplexity"]
-    return training.conclude(
-        settings, workers, result, "held-out perplexity", found, found <= settings.goal
-    )
-
+program = program_of(
+    train.train, "held-out perplexity", lambda result: result.held_out["perplexity"], operator.le
+)
 
 if __name__ == "__main__":
     command_line.run(program, RECIPES)

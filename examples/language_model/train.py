@@ -48,7 +48,7 @@ def make_model(settings: TextSettings, steps: int) -> LanguageModel:
     model.compile(
         training.make_optimizer(settings, steps, global_clipnorm=1.0),
         loss=given,
-        jit_compile=False,  # XLA pads the rows that LazyAdam writes
+        jit_compile=False,  # XLA compiles no lookup in a sharded table
     )
     return model
 
@@ -60,7 +60,4 @@ def perplexity(result: training.Result) -> float:
 
 def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
     """Trains and tests the model; see `training.train`."""
-    samples = load(settings)
-    return training.train(
-        settings, strategy, lambda steps: make_model(settings, steps), *samples, callbacks
-    )
+    return training.train(settings, strategy, make_model, *load(settings), callbacks)

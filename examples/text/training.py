@@ -11,9 +11,11 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from examples.common import report
+from examples.common.batches import of_rows, order
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
 from examples.common.schedule import RiseAndFall
+from examples.common.strategy import start
 from examples.text.settings import TextSettings
 
 
@@ -39,21 +41,7 @@ class Result:
 def batches(samples: Samples, rows: np.ndarray, batch: int) -> tf.data.Dataset:
     """The samples of these row numbers."""
     tensors = tf.nest.map_structure(tf.constant, (samples.inputs, samples.labels))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # memory needs no tuning
-    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(batch)
-    dataset = dataset.map(lambda i: tf.nest.map_structure(lambda t: tf.gather(t, i), tensors))
-    return dataset.with_options(options)
-
-
-def order(seed: int, epochs: range, count: int, batch: int) -> np.ndarray:
-    """Row numbers for these epochs, the same whichever epoch a run begins with; full batches only."""
-    return np.concatenate(
-        [
-            np.random.default_rng([seed, epoch]).permutation(count)[: count // batch * batch]
-            for epoch in epochs
-        ]
-    )
+    return of_rows(tensors, rows, batch)
 
 
 def make_optimizer(settings: TextSettings, steps: int, **options) -> tf.keras.optimizers.Optimizer:
@@ -66,7 +54,7 @@ def make_optimizer(settings: TextSettings, steps: int, **options) -> tf.keras.op
 def train(
     settings: TextSettings,
     strategy: tss.SparseStrategy,
-    make_model: Callable[[int], tf.keras.Model],
+    make_model: Callable[[TextSettings, int], tf.keras.Model],
     training: Samples,
     held_out: Samples,
     callbacks=(),
@@ -91,7 +79,7 @@ def train(
         )
     tf.keras.utils.set_random_seed(settings.seed)
     with strategy.scope(), computing_in(settings.dtype):
-        model = make_model(steps * settings.epochs)
+        model = make_model(settings, steps * settings.epochs)
     callbacks = [
         tf.keras.callbacks.ProgbarLogger(),  # first: the monitor's numbers would lengthen its lines
         tss.callbacks.CommunicationMonitor(log_dir=settings.output_dir),
@@ -119,28 +107,32 @@ def train(
     return Result(dict(history), model.evaluate(testing, verbose=0, return_dict=True))
 
 
-def conclude(
-    settings: TextSettings,
-    strategy: tss.SparseStrategy,
-    result: Result,
+def program(
+    train: Callable[[TextSettings, tss.SparseStrategy], Result],
     name: str,
-    value: float,
-    reached: bool,
-) -> int:
-    """Prints what a run gave; returns the exit code.
+    measure: Callable[[Result], float],
+    reaches: Callable[[float, float], bool],
+) -> Callable[[TextSettings], int]:
+    """What a recipe's `main` runs: trains, prints what the run gave, and returns the exit code.
 
     Args:
-      settings, strategy, result: of the run.
-      name: of what was measured on the held-out samples.
-      value: of it.
-      reached: whether that is good enough.
+      train: of the recipe.
+      name: of what is measured on the held-out samples.
+      measure: its value.
+      reaches: whether a value is good enough for a goal: `operator.le` or `operator.ge`.
     """
-    first = strategy.topology.rank == 0
-    if first:
-        rows = report.speed_and_bytes(strategy, result.history) if result.history else {}
-        report.show({**rows, name: f"{value:,.3f}"})
-    if settings.check and not reached:
+
+    def run(settings: TextSettings) -> int:
+        strategy = start(settings)
+        result = train(settings, strategy)
+        value, first = measure(result), strategy.topology.rank == 0
         if first:
-            print(f"FAILED: {name} {value:,.3f}; --goal={settings.goal:g}", file=sys.stderr)
-        return 1
-    return 0
+            rows = report.speed_and_bytes(strategy, result.history) if result.history else {}
+            report.show({**rows, name: f"{value:,.3f}"})
+        if settings.check and not reaches(value, settings.goal):
+            if first:
+                print(f"FAILED: {name} {value:,.3f}; --goal={settings.goal:g}", file=sys.stderr)
+            return 1
+        return 0
+
+    return run

@@ -15,7 +15,7 @@ def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
         training.make_optimizer(settings, steps, beta_2=0.997, epsilon=1e-9),
         loss=translation.SmoothedCrossentropy(0.1),
         metrics=[translation.Perplexity()],
-        jit_compile=False,  # XLA pads the rows that LazyAdam writes
+        jit_compile=False,  # XLA compiles no lookup in a sharded table
     )
     return model
 
@@ -24,6 +24,4 @@ def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) ->
     """Trains and tests the model; see `training.train`."""
     size = SIZES[settings.size]
     samples = translation.load(settings, size.vocabulary, size.length, zipf.TRANSFORMER)
-    return training.train(
-        settings, strategy, lambda steps: make_model(settings, steps), *samples, callbacks
-    )
+    return training.train(settings, strategy, make_model, *samples, callbacks)

@@ -64,13 +64,6 @@ def test_split_is_stratified_and_fixed():
     assert (train.load(seed=1)[1][1] != test_y).any()
 
 
-def test_the_order_of_the_images_follows_from_the_epoch():
-    whole = train.order(3, range(4), images=10, batch=4)
-    np.testing.assert_array_equal(whole[16:], train.order(3, range(2, 4), images=10, batch=4))
-    assert all(len(set(epoch)) == 8 for epoch in whole.reshape(4, 8))
-    assert (whole[:8] != whole[8:16]).any()
-
-
 def test_the_rate_rises_and_falls_once():
     optimizer = train.make_optimizer(config_lib.RECIPES["record"], steps=70)
     rates = [float(optimizer._learning_rate(step)) for step in range(70)]
@@ -123,7 +116,7 @@ def test_error_feedback_is_what_lets_it_learn(comm, tmp_path):
 def test_two_workers_train_as_one_process(comm, tmp_path):
     """LARS, its norms divided over the workers, statistics frozen: without the strategy the same weights."""
 
-    rows = train.order(0, range(1), images=1347, batch=128)
+    rows = train.order(0, range(1), count=1347, batch=128)
     data = train.batches(rows, train.load(0)[0], 8, 128)
 
     def weights(model):
