@@ -90,13 +90,11 @@ def _about(path: pathlib.Path) -> dict:
 
 
 def _line(path: pathlib.Path) -> str:
-    about = _about(path)
+    about, files = _about(path), _files(path)
     try:
-        size = budget.readable(sum(file.stat().st_blocks * 512 for file in _files(path)))
+        size = budget.readable(sum(file.stat().st_blocks * 512 for file in files)) if files else "no store"
     except OSError:
         size = ""
-    if not _files(path):
-        size = "no store"
     created = about.get("created")
     age = f"{(time.time() - created) / 3600:.1f} h old" if isinstance(created, float) else ""
     use = "in use" if directories.is_in_use(path) else ""
@@ -133,9 +131,10 @@ def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
 
     bad = 0
     for path in stores:
-        if not _files(path):
+        files = _files(path)
+        if not files:
             print(f"{path.name}  {_EMPTY}")
-        for file in _files(path):
+        for file in files:
             try:
                 damaged = native.verify(str(file))
                 kind = "" if file.name == "store" else "encoded "

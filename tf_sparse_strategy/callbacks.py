@@ -144,15 +144,10 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = _Stretch(self._strategy)
+        self._interval = _Stretch(self._strategy)
         self._epoch_step = 0
         if self._schemes is not None:
-            self._epoch_schemes = self._schemes.gather()
-        self._begin_interval()
-
-    def _begin_interval(self):
-        self._interval = _Stretch(self._strategy)
-        if self._schemes is not None and self._update_freq != "epoch":
-            self._interval_schemes = self._schemes.gather()
+            self._epoch_schemes = self._interval_schemes = self._schemes.gather()
 
     def on_test_begin(self, logs=None):
         if self._strategy is not None:
@@ -179,15 +174,17 @@ class CommunicationMonitor(*_callback_classes()):
         if self._update_freq != "epoch" and self._step % self._update_freq < ran:
             rates = self._interval.rates()
             if self._schemes is not None:
-                rates |= self._schemes.rates_since(self._interval_schemes, f"Step {self._step}")
+                now = self._schemes.gather()
+                rates |= self._schemes.rates(self._interval_schemes, now, f"Step {self._step}")
+                self._interval_schemes = now
             self._write("batch", rates, self._step)
-            self._begin_interval()
+            self._interval = _Stretch(self._strategy)
 
     def on_epoch_end(self, epoch, logs=None):
         rates = self._epoch.rates()
         logged = {name: rates[name] for name in _LOGGED}
         if self._schemes is not None:
-            found = self._schemes.rates_since(self._epoch_schemes, f"Epoch {epoch}")
+            found = self._schemes.rates(self._epoch_schemes, self._schemes.gather(), f"Epoch {epoch}")
             rates.update(found)
             logged.update(found)
         rates.update(self._hidden)
@@ -261,9 +258,11 @@ class _Schemes:
         mine = metrics.read_schemes(self._strategy, self._probe)
         return metrics.gather_schemes(mine, self._strategy.extended.collectives)
 
-    def rates_since(self, before: list[metrics.SchemeCounts], when: str) -> dict[str, float]:
-        """What applies of `metrics.scheme_rates`. Collective; rank 0 says which schemes have changed."""
-        rates = metrics.scheme_rates(before, self.gather())
+    def rates(
+        self, before: list[metrics.SchemeCounts], now: list[metrics.SchemeCounts], when: str
+    ) -> dict[str, float]:
+        """What applies of `metrics.scheme_rates`; rank 0 says which schemes have changed."""
+        rates = metrics.scheme_rates(before, now)
         in_use = metrics.schemes_in_use(self._strategy)
         if self._strategy.topology.rank == 0 and self._in_use not in (None, in_use):
             logging.warning(

@@ -38,14 +38,20 @@ def adagrad_rows(g, accumulated, learning_rate, epsilon):
     return square, -learning_rate * g / tf.sqrt(accumulated + square + epsilon)
 
 
+def _totals(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+    """(for each row, the sum of all rows of its index, the number of its index among the distinct ones)."""
+    _, place = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(place))
+    return tf.gather(sums, place), place
+
+
 def once(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """`gradient` with the rows of one index added up where it first stands, and zeros at its repetitions.
 
     Unlike `coalesced` it has as many rows as before, as XLA wants it, which pads what has fewer.
     """
-    _, place = tf.unique(gradient.indices)
-    count = tf.size(gradient.indices)
-    total = tf.gather(tf.math.unsorted_segment_sum(gradient.values, place, count), place)
+    total, place = _totals(gradient)
+    count = tf.size(place)
     positions = tf.range(count)
     first = tf.gather(tf.math.unsorted_segment_min(positions, place, count), place) == positions
     first = tf.reshape(first, [-1] + [1] * (total.shape.rank - 1))
@@ -77,11 +83,10 @@ def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, bet
     """
     variable, indices = slices.tensorflows(variable), gradient.indices
     dtype = variable.dtype
-    _, place = tf.unique(indices)
-    summed = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
+    total, _ = _totals(gradient)
     old = [tf.gather(x, indices) for x in (*slots, variable)]
     m, v, change = adam_rows(
-        tf.cast(tf.gather(summed, place), dtype),
+        tf.cast(total, dtype),
         *old[:2],
         step=tf.cast(step, dtype),
         learning_rate=tf.cast(learning_rate, dtype),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_sparse_strategy.embedding.partition import ChunkPartition
+
 
 def size(elements: int, workers: int) -> int:
     """c, elements of a chunk.
@@ -35,11 +37,7 @@ def rows(x: tf.Tensor, workers: int) -> tf.Tensor:
 
 def own(x: tf.Tensor, workers: int, rank: int) -> tf.Tensor:
     """Worker `rank`'s chunk of `x`, [c]."""
-    n = x.shape.num_elements()
-    chunk = size(n, workers)
-    first, end = min(rank * chunk, n), min((rank + 1) * chunk, n)
-    mine = tf.reshape(x, [-1])[first:end]
-    return mine if end - first == chunk else tf.pad(mine, [[0, chunk - (end - first)]])
+    return ChunkPartition(tuple(x.shape), workers).of(x, rank)
 
 
 def whole(chunks: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:

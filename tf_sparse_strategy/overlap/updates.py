@@ -221,12 +221,11 @@ class ChunkedUpdates:
             )
         if mine:
             gradients, variables = zip(*mine, strict=True)
-            if not update.leaves_behind:
-                update.update(gradients, variables, learning_rate)
-                return others
-            self.step.check_update(update)
+            if update.leaves_behind:
+                self.step.check_update(update)
             update.update(gradients, variables, learning_rate)
-            self._last.assign(tf.maximum(self._last.read_value(), update.number))
+            if update.leaves_behind:
+                self._last.assign(tf.maximum(self._last.read_value(), update.number))
         return others
 
     def synchronize(self) -> None:
