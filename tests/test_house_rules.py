@@ -52,10 +52,12 @@ def test_every_source_file_has_a_bazel_target() -> None:
 
 
 def test_every_test_file_is_run_by_bazel() -> None:
+    tree = targets.read_tree(ROOT)
+    run = {test for target in tree for test in target.tests}  # by a suite
     tests = {
         file
-        for target in targets.read_tree(ROOT)
-        if target.rule in ("tss_py_test", "tss_multiprocess_test")
+        for target in tree
+        if target.rule in ("tss_py_test", "tss_multiprocess_test") or target.label in run
         for file in target.files
     }
     files = [path for path in PYTHON if pathlib.PurePosixPath(path).name.startswith("test_")]

@@ -1,4 +1,4 @@
-"""Runs one pytest file under real Horovod workers on this machine, some of them posing as other nodes.
+"""Runs pytest under real Horovod workers on this machine, some of them posing as other nodes.
 
     python -m tests.multiprocess.run -np 4 tests/multiprocess/test_collectives.py [pytest arguments]
 
@@ -35,7 +35,7 @@ def _parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-np", type=int, required=True, help="number of workers")
     parser.add_argument("--hosts", help="horovodrun's -H, e.g. localhost:2,127.0.0.1:1")
-    parser.add_argument("file", help="the pytest file")
+    parser.add_argument("file", help="a pytest file; further ones and pytest's options may follow")
     return parser.parse_known_args(argv)
 
 

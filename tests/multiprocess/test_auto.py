@@ -2,6 +2,7 @@
 
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -119,8 +120,8 @@ def test_measuring_again_takes_no_more_than_its_part(here, monkeypatch):
     assert len(calls) == (here.topology.num_workers > 1)
 
 
-def test_fit(keras, comm, topology):
-    """In each Keras, with the epochs' reviews; all workers end with the same weights."""
+def test_fit(comm, topology):
+    """With the epochs' reviews; all workers end with the same weights."""
     strategy, model, history = sparse_runs.fit(keras, Auto(0.1, links=SLOW), epochs=3)
     for weight in model.get_weights():
         oracle.assert_identical(comm, weight)

@@ -112,7 +112,7 @@ def test_cost_is_the_dearest_phase(here):
 
 
 @pytest.mark.parametrize("flush", [True, False])
-def test_epochs_of_fit(keras, comm, topology, flush):
+def test_epochs_of_fit(keras, topology, flush):
     phases = [(0, TopKAllGather(0.1)), (1, Dense())]
     strategy, _, _ = sparse_runs.fit(keras, Piecewise(phases, flush=flush), epochs=1)
     sparse = [r.any() for r in sparse_runs.kept(strategy.extended.gradients) if r.ndim]

@@ -1,5 +1,6 @@
-"""Sparse schemes through `fit` of both Kerases, in all the ways a step can be run."""
+"""Sparse schemes through `fit`, where it touches Keras of both, in all the ways a step can be run."""
 
+import keras as keras3
 import numpy as np
 import pytest
 
@@ -56,38 +57,37 @@ def test_it_learns_and_workers_agree(comm, topology, scheme):
     assert any(r.any() for r in held) == drops
 
 
-def test_steps_per_execution(keras, comm, kind):
-    one = fit(keras, kind(0.1))
-    three = fit(keras, kind(0.1), steps_per_execution=3)
+def test_steps_per_execution(kind):
+    one = fit(keras3, kind(0.1))
+    three = fit(keras3, kind(0.1), steps_per_execution=3)
     assert_same_weights(one[1], three[1])
     for a, b in zip(residuals(one[0]), residuals(three[0]), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_run_eagerly_is_the_same(keras, comm, kind):
-    graph, eager = fit(keras, kind(0.1)), fit(keras, kind(0.1), run_eagerly=True)
+def test_run_eagerly_is_the_same(kind):
+    graph, eager = fit(keras3, kind(0.1)), fit(keras3, kind(0.1), run_eagerly=True)
     assert_same_weights(graph[1], eager[1], tolerance=2e-6)
 
 
 def test_gradient_accumulation(comm, topology, kind):
     """Only what is applied is communicated: every second step, the mean of two."""
-    import keras
 
     def sgd():
-        return keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
+        return keras3.optimizers.SGD(0.05, gradient_accumulation_steps=2)
 
-    dense = fit(keras, Dense(), optimizer=sgd)[1]
-    strategy, model, _ = fit(keras, kind(1.0), optimizer=sgd)
+    dense = fit(keras3, Dense(), optimizer=sgd)[1]
+    strategy, model, _ = fit(keras3, kind(1.0), optimizer=sgd)
     assert_same_weights(model, dense, tolerance=2e-6)
-    strategy, model, _ = fit(keras, kind(0.1), optimizer=sgd)
+    strategy, model, _ = fit(keras3, kind(0.1), optimizer=sgd)
     for weight in model.get_weights():
         oracle.assert_identical(comm, weight)
     assert any(r.any() for r in residuals(strategy)) == (topology.num_workers > 1)
 
 
-def test_mixed_precision(keras, comm, kind):
-    dense = fit(keras, Dense(), policy="mixed_float16")[1]
-    sparse = fit(keras, kind(1.0), policy="mixed_float16")[1]
+def test_mixed_precision(kind):
+    dense = fit(keras3, Dense(), policy="mixed_float16")[1]
+    sparse = fit(keras3, kind(1.0), policy="mixed_float16")[1]
     assert_same_weights(sparse, dense, tolerance=2e-6)
 
 

@@ -1,4 +1,4 @@
-"""One worker of a multi-process test: pytest on one file, its output and verdict kept in files."""
+"""One worker of a multi-process test: pytest, its output and verdict kept in files."""
 
 import ctypes
 import os

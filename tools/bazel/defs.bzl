@@ -65,7 +65,7 @@ def tss_py_test(name, data = [], deps = [], size = "medium", source_tree = False
 def tss_multiprocess_test(name, workers = [], hosts = {}, data = [], deps = [], size = "large"):
     """Runs <name>.py under real Horovod processes, once for each number of workers.
 
-    Makes one target <name>_np<P> per number of workers P and the test suite <name>.
+    Makes the library <name>, for `tss_multiprocess_suite`, and one target <name>_np<P> per number of workers P.
 
     Args:
       name: name of the test file without `.py`.
@@ -76,28 +76,37 @@ def tss_multiprocess_test(name, workers = [], hosts = {}, data = [], deps = [], 
       deps: targets of the modules which the test imports.
       size: Bazel's limit of time for each number of workers.
     """
-    src = name + ".py"
-    jobs = [("np%d" % count, count, []) for count in workers]
+    tss_py_library(name = name, data = data, deps = deps)
+    for count in workers:
+        tss_multiprocess_suite("%s_np%d" % (name, count), [name], workers = count, size = size)
     for suffix, placement in hosts.items():
-        count = 0
-        for host in placement.split(","):
-            count += int(host.split(":")[1])
-        jobs.append((suffix, count, ["--hosts", placement]))
-    targets = []
-    for suffix, count, where in jobs:
-        target = "%s_%s" % (name, suffix)
-        targets.append(":" + target)
-        _module_test(
-            name = target,
-            srcs = [src],
-            args = ["tests.multiprocess.run", "-np", str(count)] + where + ["$(location %s)" % src],
-            data = data,
-            deps = deps + ["//tests/multiprocess:run"],
-            size = size,
-            # Bazel counts a test as one core unless told; a starved Horovod job times out.
-            tags = ["cpu:%d" % count],
-        )
-    native.test_suite(name = name, tests = targets)
+        tss_multiprocess_suite("%s_%s" % (name, suffix), [name], hosts = placement, size = size)
+
+def tss_multiprocess_suite(name, tests, workers = 0, hosts = "", size = "large"):
+    """Runs several files in one launch of workers, which import TensorFlow once.
+
+    Args:
+      name: target name.
+      tests: names of `tss_multiprocess_test` targets of this package.
+      workers: number of workers, placed as tests/multiprocess/run.py says.
+      hosts: instead of `workers`: horovodrun's `-H`.
+      size: Bazel's limit of time for all files together.
+    """
+    srcs = [test + ".py" for test in tests]
+    placed = ["--hosts", hosts] if hosts else []
+    for host in hosts.split(",") if hosts else []:
+        workers += int(host.split(":")[1])
+    _module_test(
+        name = name,
+        srcs = srcs,
+        args = ["tests.multiprocess.run", "-np", str(workers)] + placed +
+               ["$(location %s)" % src for src in srcs],
+        data = [],
+        deps = tests + ["//tests/multiprocess:run"],
+        size = size,
+        # Bazel counts a test as one core unless told; a starved Horovod job times out.
+        tags = ["cpu:%d" % workers],
+    )
 
 def tss_cc_library(name, srcs = [], hdrs = [], deps = [], copts = []):
     """A C++ algorithm: no TensorFlow header, so that it is tested and reused without it.

@@ -39,6 +39,7 @@ class Target:
     rule: str
     files: frozenset[str]
     deps: frozenset[str]
+    tests: frozenset[str] = frozenset()
 
 
 def source_files(root: pathlib.Path) -> list[str]:
@@ -82,6 +83,7 @@ def read_package(build_file: pathlib.Path, root: pathlib.Path) -> list[Target]:
                     rule=rule,
                     files=frozenset(absolute_label(label, package) for label in files),
                     deps=frozenset(absolute_label(d, package) for d in attributes.get("deps", [])),
+                    tests=frozenset(absolute_label(t, package) for t in attributes.get("tests", [])),
                 )
             )
 
