@@ -43,7 +43,7 @@ class LarsRule:
 
     Source: "classic": You et al. 2017, MLPerf, and Shi et al., MLSys 2021, equation 11 (whose ε is
     our λ); "joint_norm" and "after_momentum": tf-models-official with classic_momentum True and
-    False; "larc", "larc_clip": NVIDIA apex's LARC.
+    False, the former optax too; "larc", "larc_clip": NVIDIA apex's LARC.
     """
 
     momentum: float = 0.9

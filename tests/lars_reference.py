@@ -81,7 +81,8 @@ def lamb(
 
 
 # Three steps of w = [3, 4] worked by hand and run through tf-models-official 2.20.0 (classic_momentum
-# True and False; LAMB), MLPerf's LARS and apex's LARC; they agree with these digits to 1e-7.
+# True and False; LAMB), MLPerf's LARS and apex's LARC; they agree with these digits to 1e-7. So do
+# optax 0.2.8's lars ("joint_norm") and lamb, in float64 to the last digit.
 WEIGHTS = [3.0, 4.0]
 GRADIENTS = [[0.6, 0.8], [-0.5, 1.2], [0.3, -0.4]]
 _LARS = dict(eta=0.001, momentum=0.9, decay=0.1)
@@ -99,6 +100,8 @@ LARS_TABLE = [
      [[2.997, 3.996], [2.994920621, 3.987443706], [2.988062283, 3.979753486]]),
     ("joint_norm", _LARS | dict(nesterov=True), [1.0] * 3,
      [[2.9943, 3.9924], [2.993049943, 3.979751753], [2.981904717, 3.972856835]]),
+    ("joint_norm", _LARS, _WARM_UP,
+     [[2.9985, 3.998], [2.997770398, 3.991241158], [2.987130453, 3.98517278]]),
     ("after_momentum", _LARS, [1.0] * 3,
      [[2.997, 3.996], [2.995891793, 3.991129487], [2.993745715, 3.986624064]]),
     ("after_momentum", _LARS | dict(nesterov=True), [1.0] * 3,

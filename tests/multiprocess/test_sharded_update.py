@@ -96,11 +96,12 @@ def with_norms():
     return {
         "clipnorm": lambda: adam(clipnorm=0.05),
         "lars": lambda: lars_pto.LARS(
-            1.0, weight_decay=0.01, nesterov=True, use_ema=True, weight_decay_exclusions=["head"]
+            0.05, weight_decay=0.01, trust_coefficient=0.1, nesterov=True, use_ema=True,
+            weight_decay_exclusions=["head"],
         ),
         "larc": lambda: lars_pto.LARS(0.5, variant="larc_clip", clipnorm=0.5),
         "lamb": lambda: lars_pto.LAMB(0.02, weight_decay=0.01),
-    }
+    }  # fmt: skip
 
 
 def assert_parts(comm, model):
