@@ -1,6 +1,6 @@
 """How long is an epoch of reading and decoding, with each way to keep what has been read?
 
-make bench-datacache                         measures all, publishes; some 13 minutes; root, Linux with FUSE
+make bench-datacache                         measures all, publishes; some 17 minutes; root, Linux with FUSE
 python -m benchmarks.datacache.main --quick  few images, one size; prints only
 """
 
