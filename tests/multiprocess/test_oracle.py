@@ -61,8 +61,11 @@ def synchronized(keras):
     "optimizer, communication, settings",
     [
         ("sgd", "dense", {"full": True}),
+        ("sgd", "torus2d", {"normalization": synchronized}),
         ("momentum", "torus2d", {"steps_per_execution": 3}),
-        ("adam", "dense", {"normalization": synchronized}),
+        ("momentum", "dense", {"normalization": synchronized}),
+        ("adam", "dense", {}),
+        ("adam", "torus2d", {"normalization": synchronized}),
         ("adamw", "dense", {"run_eagerly": True}),
         ("adamw", "torus2d", {"normalization": synchronized}),
     ],

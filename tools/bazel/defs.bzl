@@ -87,7 +87,7 @@ def tss_multiprocess_suite(name, tests, workers = 0, hosts = "", size = "large")
 
     Args:
       name: target name.
-      tests: names of `tss_multiprocess_test` targets of this package.
+      tests: names of libraries of this package, by `tss_py_library` or `tss_multiprocess_test`.
       workers: number of workers, placed as tests/multiprocess/run.py says.
       hosts: instead of `workers`: horovodrun's `-H`.
       size: Bazel's limit of time for all files together.
