@@ -53,7 +53,8 @@ def calls(tmp_path):
         (tmp_path / name).write_text(
             f'#!/bin/bash\nprintf "%s\\n" "$(printf "%q " {name} "$@")" >>calls\n'
         )
-    (tmp_path / "scontrol").write_text("#!/bin/bash\nprintf 'vm1\\nvm2\\n'\n")
+    # More names than a pipe holds: one whose reader leaves after the first line kills the writer.
+    (tmp_path / "scontrol").write_text("#!/bin/bash\nprintf 'vm%s\\n' {1..20000}\n")
     for path in tmp_path.iterdir():
         path.chmod(0o755)
 

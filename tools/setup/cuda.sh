@@ -10,7 +10,7 @@ if ! command -v nvcc >/dev/null; then
   echo "make cuda: nvcc is not on PATH: install the CUDA toolkit and add its bin directory." >&2
   exit 1
 fi
-nvcc --version | tail -n 2 | head -n 1
+nvcc --version | grep release
 count=0
 while IFS= read -r source; do
   object=build/cuda/${source%.cu*}.o
