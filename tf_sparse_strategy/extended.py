@@ -47,6 +47,7 @@ from tf_sparse_strategy.metrics import StepCounter
 from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.updates import ChunkedUpdates
 from tf_sparse_strategy.overlap.variables import variable_class
+from tf_sparse_strategy.scheduling.updates import DelayedUpdates
 from tf_sparse_strategy.sharding_policy import Sharding
 
 ReduceOp = reduce_util.ReduceOp
@@ -92,7 +93,7 @@ _CHUNKED_CLASSES = {
 }
 _SLICE_CLASSES = {
     tf.VariableSynchronization.ON_WRITE: slices.variable_class(
-        values.MirroredVariable, saveable_object.SaveSpec
+        variable_class(values.MirroredVariable), saveable_object.SaveSpec
     )
 }
 
@@ -124,6 +125,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
       bucket_bytes: size limit of one bucket of gradients, bytes.
       device: this process's device.
       overlap: whether and how updates are divided over the workers, to overlap more communication.
+      delay_rows: whether rows of tables may be updated in the next step.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         bucket_bytes: int,
         device: str,
         overlap: Divided | None = None,
+        delay_rows: bool = False,
     ):
         distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
         self.collectives = collectives
@@ -143,6 +146,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self.steps = StepCounter()
         alone = collectives.topology.num_workers == 1
         self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
+        self._local = threading.local()
+        self.delayed = DelayedUpdates(self._local) if delay_rows and not alone else None
+        self.slices.delayed = self.delayed
         self._variable_classes = _VARIABLE_CLASSES if self.chunked is None else _CHUNKED_CLASSES
         self._same_variables = agreement.SameVariables(collectives)
         topology = collectives.topology
@@ -155,7 +161,6 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self._task_type, self._task_id = "worker", self._rank
         self._is_chief = self._rank == 0
         self.experimental_enable_get_next_as_optional = True
-        self._local = threading.local()
         with tf.device("CPU:0"):
             self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
         self._sharding = Sharding(collectives, _auto_shard, _batch_size)
@@ -277,12 +282,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return input_pipeline.Batch(None, rows, total)
 
     def _call_for_each_replica(self, fn, args, kwargs):
-        args, kwargs = tf.nest.map_structure(
-            _component, (args, kwargs), expand_composites=False
-        )
-        batch = _tagged_batch(args)
-        if batch is not None:
-            args = tuple(a.data if isinstance(a, input_pipeline.Batch) else a for a in args)
+        args, kwargs = tf.nest.map_structure(_component, (args, kwargs), expand_composites=False)
+        args, batch = input_pipeline.opened(args, input_pipeline.Batch)
+        args, ahead = input_pipeline.opened(args, input_pipeline.Ahead)
         outer = self._local.__dict__.copy()
         begins = not outer.get("running", False)  # Keras's loss scaling calls again from within
         self._local.running = True
@@ -295,7 +297,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 if not begins:
                     return fn(*args, **kwargs)
                 self._begin_step(args, batch)
-                with contextlib.nullcontext() if self.chunked is None else self.chunked.step_under_way():
+                with _step_of(self.chunked), _step_of(self.delayed, ahead and ahead.following):
                     return fn(*args, **kwargs)
         finally:
             self._local.__dict__.clear()
@@ -448,7 +450,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def gather_predictions(self, outputs, args):
         """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
         self._refuse_xla()
-        batch = _tagged_batch(tf.nest.map_structure(_component, args, expand_composites=False))
+        local = tf.nest.map_structure(_component, args, expand_composites=False)
+        _, batch = input_pipeline.opened(local, input_pipeline.Batch)
 
         def gather(rows):
             return self.collectives.all_gather(rows if batch is None else rows[: batch.rows])
@@ -458,7 +461,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def local_value(self, value):
         """This process's part of a structure of per-replica values, a tagged batch opened."""
         local = tf.nest.map_structure(_component, value, expand_composites=False)
-        return local.data if isinstance(local, input_pipeline.Batch) else local
+        opened, _ = input_pipeline.opened([local], input_pipeline.Batch)
+        return input_pipeline.opened(opened, input_pipeline.Ahead)[0][0]
 
     def _broadcast_to(self, tensor, destinations):
         tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))
@@ -473,7 +477,10 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
-        part, agreement = self._sharding.share(dataset, keras_hooks.consumer())
+        consumer = keras_hooks.consumer()
+        part, agreement = self._sharding.share(dataset, consumer)
+        if self.delayed is not None and consumer == "fit":
+            part = input_pipeline.look_ahead(part)
         return self._distributed(part, agreement)
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
@@ -561,8 +568,8 @@ def _number_as_tensor(value, destinations):
     return tf.convert_to_tensor(value, getattr(destinations, "dtype", None))
 
 
-def _tagged_batch(args) -> input_pipeline.Batch | None:
-    return next((a for a in args if isinstance(a, input_pipeline.Batch)), None)
+def _step_of(part, *args):
+    return contextlib.nullcontext() if part is None else part.step_under_way(*args)
 
 
 def _are_gradients(pairs) -> bool:

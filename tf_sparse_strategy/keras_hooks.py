@@ -10,7 +10,7 @@ current strategy; under any other it calls the original.
 | BaseOptimizer.build                         | may need more than a table's columns | refuse                |
 | TFOptimizer._backend_update_step and decay  | overlap: a worker updates its chunks | update those          |
 | TFOptimizer.add_variable_from_reference     | ShardedUpdate: slots are whole       | make this worker's    |
-| CallbackList.on_epoch_end and others        | overlap: variables are behind        | synchronize           |
+| CallbackList.on_epoch_end and others        | variables may be behind              | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
@@ -24,11 +24,13 @@ current strategy; under any other it calls the original.
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
+import contextlib
 import itertools
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -142,7 +144,8 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     extended.gradients.communication.check_optimizer(optimizer)
     reduced = extended.reduce_gradients(present)
     clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
-    return [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+    summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+    return summed if extended.delayed is None else extended.delayed.delay(summed)
 
 
 def _build_for_parts(original, optimizer, variables):
@@ -154,6 +157,8 @@ def _build_for_parts(original, optimizer, variables):
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
     if extended is not None and extended.chunked is not None:
         extended.chunked.add(optimizer, variables)
+    if extended is not None and extended.delayed is not None:
+        extended.delayed.take_optimizer(optimizer, variables)
 
 
 def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
@@ -191,9 +196,9 @@ def _decay_whole_variables(original, optimizer, variables):
 
 def _synchronize_first(original, callbacks, *args, **kwargs):
     model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
-    extended = extended_of(getattr(model, "distribute_strategy", None))
-    if extended is not None and extended.chunked is not None:
-        extended.chunked.synchronize()
+    strategy = getattr(model, "distribute_strategy", None)
+    if extended_of(strategy) is not None:
+        strategy.synchronize()
     return original(callbacks, *args, **kwargs)
 
 
@@ -331,6 +336,20 @@ def consumer() -> str | None:
     )
     names = (frame.f_code.co_name for frame in in_keras)
     return next((name for name in names if name in _CONSUMERS), None)
+
+
+def without_autocast() -> contextlib.AbstractContextManager:
+    """While this lasts, variables of Keras 3 are not cast, even within a layer that computes in 16 bits."""
+    from keras.src.backend.common.variables import AutocastScope
+
+    return AutocastScope(None)
+
+
+def trained_model(fn: Callable) -> Any:
+    """The model of Keras 3 whose `train_step`, Keras's own, `fn` is; None if it is anything else."""
+    trainer = sys.modules.get("keras.src.backend.tensorflow.trainer")
+    is_kerass = trainer and getattr(fn, "__func__", None) is trainer.TensorFlowTrainer.train_step
+    return fn.__self__ if is_kerass else None
 
 
 def is_predict_step(fn: Callable) -> bool:

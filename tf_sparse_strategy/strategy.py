@@ -1,5 +1,6 @@
 """SparseStrategy: the public face."""
 
+import contextlib
 import numbers
 import os
 import sys
@@ -40,6 +41,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       overlap: None, to overlap the sum with the backward pass, or `tss.overlap.DeAR()`, to overlap half of
         it with the next step's forward pass; or `tss.overlap.ShardedUpdate()`, to divide the update of the
         weights and the optimizer's state over the workers.
+      delay_rows: whether rows of sharded tables that the next batch does not read are exchanged and updated
+        during the next step; the result is the same, to the bit. Default False. See docs/scheduling_2d.md.
 
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
@@ -64,6 +67,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         silence_limit: float = 45.0,
         stall_limit: float = 1800.0,
         overlap: Divided | None = None,
+        delay_rows: bool = False,
     ):
         keras_hooks.install()
         saving.install()
@@ -87,6 +91,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                 raise TypeError(
                     f"overlap={overlap!r} must be None, tss.overlap.DeAR() or tss.overlap.ShardedUpdate()."
                 )
+            if not isinstance(delay_rows, bool):
+                raise TypeError(f"delay_rows={delay_rows!r} must be True or False.")
             if overlap is not None:
                 overlap.check_communication(scheme)
             scheme.validate(workers.topology)
@@ -99,13 +105,14 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                 "SparseStrategy's bucket_bytes": bucket_bytes,
                 "SparseStrategy's limits": [silence_limit, stall_limit],
                 "SparseStrategy's overlap": repr(overlap),
+                "SparseStrategy's delay_rows": delay_rows,
             }
             _require_same_program(settings, device, workers)
             if workers.topology.rank == 0:
                 keras_hooks.warn_of_models_outside_the_scope()
         scheme = scheme.prepare(workers)
         bucket_bytes = bucket_bytes or scheme.bucket_bytes
-        extended = StrategyExtended(self, workers, scheme, bucket_bytes, device, overlap)
+        extended = StrategyExtended(self, workers, scheme, bucket_bytes, device, overlap, delay_rows)
         # MirroredStrategy's own constructor would claim all local devices. The name is inherited
         # because both Kerases admit only strategies of that class to loss scaling and backups.
         tf.distribute.Strategy.__init__(self, extended)
@@ -129,12 +136,14 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         return self.extended.gradients.memory
 
     def synchronize(self) -> None:
-        """Gathers the newest weights and slots into the variables; all workers call.
+        """Brings weights and slots that are behind up to date; all workers call.
 
-        Needed only with `overlap`, where a custom loop or a callback within an epoch looks at weights.
+        Needed only with `overlap` and `delay_rows`, where a custom loop or a callback within an epoch looks
+        at weights.
         """
-        if self.extended.chunked is not None:
-            self.extended.chunked.synchronize()
+        for part in (self.extended.chunked, self.extended.delayed):
+            if part is not None:
+                part.synchronize()
 
     @property
     def cluster_resolver(self):
@@ -146,7 +155,9 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
         See `tf.distribute.Strategy.run`. `predict` gets every worker's rows, in order.
         """
-        outputs = super().run(fn, args=args, kwargs=kwargs, options=options)
+        delayed = self.extended.delayed
+        with contextlib.nullcontext() if delayed is None else delayed.running(fn):
+            outputs = super().run(fn, args=args, kwargs=kwargs, options=options)
         if not keras_hooks.is_predict_step(fn):
             return outputs
         return self.extended.gather_predictions(outputs, args)

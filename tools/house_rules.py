@@ -41,6 +41,7 @@ LAYERS = (
         "tf_sparse_strategy.resharding",
         "tf_sparse_strategy.residual",
         "tf_sparse_strategy.saving",
+        "tf_sparse_strategy.scheduling",
         "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.stall",
         "tf_sparse_strategy.trace",

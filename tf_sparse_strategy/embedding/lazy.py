@@ -32,10 +32,11 @@ def adagrad_rows(g, accumulated, learning_rate, epsilon):
     """Adagrad on the rows with a gradient: a' = a + g^2, dw = -learning_rate g / sqrt(a' + epsilon).
 
     Returns:
-      (g^2, dw), both to be added.
+      (a', dw), to be written and added.
     """
-    square = tf.square(g)
-    return square, -learning_rate * g / tf.sqrt(accumulated + square + epsilon)
+    accumulated += tf.square(g)
+    # Grappler makes x / sqrt(y) to x rsqrt(y), whose bits depend on the place of a row among the rows.
+    return accumulated, tf.math.divide_no_nan(-learning_rate * g, tf.sqrt(accumulated + epsilon))
 
 
 def _totals(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
@@ -177,11 +178,11 @@ class Adagrad(keras.optimizers.Adagrad):
             return
         gradient, dtype = coalesced(gradient), variable.dtype
         accumulator = self._accumulators[self._get_variable_index(variable)].value
-        square, step = adagrad_rows(
+        rows, step = adagrad_rows(
             tf.cast(gradient.values, dtype),
             tf.gather(accumulator, gradient.indices),
             tf.cast(learning_rate, dtype),
             self.epsilon,
         )
-        self.assign_add(accumulator, tf.IndexedSlices(square, gradient.indices))
+        self.assign(accumulator, tf.IndexedSlices(rows, gradient.indices))
         self.assign_add(variable, tf.IndexedSlices(step, gradient.indices))

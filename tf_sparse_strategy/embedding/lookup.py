@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.scheduling.split import Split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +109,34 @@ class _Exchange:
         self.workers = range(all_slices.collectives.topology.num_workers)
         self.tables = range(len(requests))
         self.widths = [slices.of(request.table).partition.widths for request in requests]  # [t][q]
-        self.ids, self.counts = self._ids_of_all([ids for ids, _ in distinct])
+        self.delayed = all_slices.delayed
+        self.announced = [all_slices.delayed and all_slices.delayed.announced(r.table) for r in requests]
+        following = [
+            _distinct(dataclasses.replace(request, ids=known.ids))[0]
+            for request, known in zip(requests, self.announced, strict=True)
+            if known is not None
+        ]
+        ids, counts = self._ids_of_all([ids for ids, _ in distinct] + following)
+        self.ids, self.counts = ids[: len(requests)], [row[: len(requests)] for row in counts]
+        self.splits = self._splits(ids[len(requests) :])
+
+    def _splits(self, following):
+        """For each table how its gradient may be split, None where the next batch is not known."""
+        following, splits = iter(following), []
+        for t, known in enumerate(self.announced):
+            if known is None:
+                splits.append(None)
+                continue
+            counts = [row[t] for row in self.counts]
+            splits.append(Split(self.ids[t], counts, self.slices.rank, next(following)))
+            known.lookups, known.split = known.lookups + 1, splits[-1]
+        return splits
 
     def _ids_of_all(self, ids):
-        """(ids of all workers, rank by rank, for each table; how many of table t come from q: [q][t])."""
+        """(ids of all workers, rank by rank, for each list; how many of list t come from q: [q][t])."""
         limits = tf.int32.min, tf.int32.max
         narrow = [tf.cast(tf.clip_by_value(own, *limits), tf.int32) for own in ids]
-        message = tf.concat([tf.stack(self.mine), *narrow], axis=0)
+        message = tf.concat([tf.stack([tf.size(own) for own in ids]), *narrow], axis=0)
         # An all-gather that tells how much came from whom: an all-to-all of copies.
         copies = tf.tile(message, [len(self.workers)])
         splits = tf.fill([len(self.workers)], tf.size(message))
@@ -137,9 +159,16 @@ class _Exchange:
         for t, request in enumerate(self.requests):
             ranks = tf.repeat(tf.range(len(self.workers)), [row[t] for row in self.counts])
             ids = _checked(request, self.ids[t], ranks)
+            if self.delayed is not None:
+                rows = self.delayed.of(request.table)
+                rows.wire_dtype = request.wire_dtype or rows.wire_dtype
+                rows.bring_if_among(self.ids[t])
             gathered.append(tf.gather(slices.of(request.table).values[0], ids))
         exchanged = self._exchanged()(*gathered)
-        return list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
+        exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
+        if self.delayed is not None:
+            self.delayed.note_lookup(exchanged)
+        return exchanged
 
     def _exchanged(self):
         @tf.custom_gradient
@@ -180,23 +209,37 @@ class _Exchange:
         return results
 
     def _backward(self, of_rows, dtypes):
-        """[own ids, all columns] -> [all ids, own columns], gradients of repeated ids added up first."""
+        """[own ids, all columns] -> [all ids, own columns], gradients of repeated ids added up first.
+
+        Delayed rows stay behind, and are zeros in what is returned.
+        """
         r, blocks = self.slices.rank, [[] for _ in self.workers]
+        mine, counts = list(self.mine), [list(row) for row in self.counts]
+        splits = [
+            split if split is not None and known.lookups == 1 else None
+            for split, known in zip(self.splits, self.announced, strict=True)
+        ]
         for t, (gradient, request) in enumerate(zip(of_rows, self.requests, strict=True)):
             gradient = self.slices.masked(tf.cast(tf.convert_to_tensor(gradient), dtypes[t]))
             summed = tf.math.unsorted_segment_sum(gradient, self.places[t], self.mine[t])
             summed = tf.cast(summed, request.wire_dtype or dtypes[t])
+            if splits[t] is not None:
+                summed = splits[t].prior(summed)
+                mine[t] = tf.shape(summed)[0]
+                for q in self.workers:
+                    counts[q][t] = splits[t].counts[q]
             columns = tf.split(summed, self.widths[t], axis=1)
             for q in self.workers:
                 blocks[q].append(tf.reshape(columns[q], [-1]))
-        outgoing = [[self.mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
-        incoming = [[row[t] * self.widths[t][r] for t in self.tables] for row in self.counts]
+        outgoing = [[mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
+        incoming = [[row[t] * self.widths[t][r] for t in self.tables] for row in counts]
         received = self._swap(blocks, outgoing, incoming, "embedding_gradients")
         results = []
         for t, dtype in enumerate(dtypes):
             flat = tf.concat([received[q][t] for q in self.workers], axis=0)
-            rows = tf.size(self.ids[t])
-            results.append(tf.cast(tf.reshape(flat, [rows, self.widths[t][r]]), dtype))
+            rows = tf.reshape(flat, [tf.add_n([row[t] for row in counts]), self.widths[t][r]])
+            rows = tf.cast(rows, dtype)
+            results.append(rows if splits[t] is None else splits[t].spread(rows))
         return results
 
     def _swap(self, blocks, outgoing, incoming, purpose):

@@ -69,6 +69,7 @@ def variable_class(mirrored: type, save_spec: type) -> type:
 
         partition: Partition | None = None
         slices: "Slices | None" = None
+        delayed_rows: Any = None  # a scheduling.table.DelayedRows
 
         def _serialize_to_tensors(self):
             def whole():
@@ -104,6 +105,7 @@ class Slices:
     def __init__(self, collectives: Collectives, masked: Callable[[tf.Tensor], tf.Tensor]):
         self.collectives = collectives
         self.masked = masked
+        self.delayed = None  # the strategy's scheduling.updates.DelayedUpdates, if it delays rows
         self._made = []  # weak references; the workers make them in the same order
         self._local = threading.local()
 
@@ -140,6 +142,8 @@ class Slices:
     def add(self, variable: Any, partition: Partition) -> None:
         """Makes a new variable known as a slice."""
         variable.partition, variable.slices = partition, self
+        if self.delayed is not None:
+            variable.owner = self.delayed
         self._made.append(weakref.ref(variable))
 
     def scatter(self, table: tf.Tensor | None, partition: ColumnPartition, dtype) -> tf.Tensor:
@@ -181,6 +185,8 @@ class Slices:
 
     def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:
         """The whole table on every worker, or on the first worker and None on others. Collective."""
+        if self.delayed is not None:
+            self.delayed.check_read(held.name)
         partition, local = held.partition, held.values[0]
         if partition.workers == 1:
             return local.numpy()

@@ -1,0 +1,85 @@
+"""Which tables of a model may have delayed rows, why others may not, and which ids the next batch has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy.embedding import slices
+
+_OPTIONS = (
+    "momentum", "weight_decay", "use_ema", "clipnorm", "global_clipnorm", "clipvalue",
+    "loss_scale_factor", "gradient_accumulation_steps",
+)  # fmt: skip
+
+
+def optimizer_reason(optimizer: Any) -> str | None:
+    """Why `optimizer` cannot update some rows of a step later; None if it can, to the bit."""
+    import keras  # here: programs of tf_keras alone need not wait for it
+
+    from tf_sparse_strategy.embedding import lazy
+
+    if type(optimizer) not in (keras.optimizers.SGD, lazy.LazyAdam, lazy.Adagrad):
+        return (
+            f"{type(optimizer).__name__} is not known to update each row from its own gradient alone, as "
+            "SGD without momentum, tss.optimizers.LazyAdam and tss.optimizers.Adagrad do"
+        )
+    option = next((name for name in _OPTIONS if getattr(optimizer, name, None)), None)
+    if option is not None:
+        return f"{type(optimizer).__name__}({option}={getattr(optimizer, option)!r}) needs more than the row"
+    return None if optimizer.built else "the optimizer was not built before the step was traced"
+
+
+def variable_reason(variable: Any) -> str | None:
+    """Why the table `variable` must be updated as a whole; None if it need not."""
+    for name in ("regularizer", "constraint"):
+        if getattr(variable, name, None) is not None:
+            return f"its {name} acts on all rows"
+    return None
+
+
+def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
+    """What a model's tables will be asked for.
+
+    Returns:
+      (tables, the function from a batch's inputs to their ids, why other tables are left out by name).
+    """
+    import keras
+
+    of_optimizer = optimizer_reason(model.optimizer)
+    layers = {id(layer._embeddings): layer for layer in model.layers if hasattr(layer, "_embeddings")}
+    tables, inputs, left_out = [], [], {}
+    for variable in filter(_is_divided, model.trainable_variables):
+        ids = _ids(model, layers.get(id(variable)))
+        unknown = "its ids are not computed from the inputs of a functional model" if ids is None else None
+        reason = of_optimizer or variable_reason(variable) or unknown
+        if reason is None:
+            tables.append(slices.of(variable))
+            inputs.append(ids)
+        else:
+            left_out[variable.path] = reason
+    return tables, keras.Model(model.input, inputs, name="ids") if tables else None, left_out
+
+
+def _ids(model, layer):
+    """What `layer` is called with, symbolically; None if that does not follow from the model's inputs."""
+    import keras
+
+    try:
+        [ids] = keras.tree.flatten(layer.input)
+        keras.Model(model.input, ids, name="ids")
+    except (AttributeError, ValueError):
+        return None
+    return ids
+
+
+def flat(ids: Any) -> tf.Tensor:
+    """Ids of any kind that a layer takes, [n]."""
+    if isinstance(ids, tf.SparseTensor):
+        return ids.values
+    return tf.reshape(ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids, [-1])
+
+
+def _is_divided(variable):
+    held = slices.of(variable)
+    return held is not None and held.partition.workers > 1

@@ -1,0 +1,139 @@
+"""One table's delayed rows, between the step that they belong to and the next."""
+
+import contextlib
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.scheduling.split import Split, contains
+
+
+class DelayedRows:
+    """Rows of a gradient that this worker has not sent yet, and what their update needs.
+
+    Args:
+      table: the slice that they will update.
+
+    Attributes:
+      wire_dtype: in which they travel.
+      optimizer: the last one that was built on the table.
+    """
+
+    def __init__(self, table: Any):
+        self._table = weakref.ref(table)
+        self.wire_dtype = table.dtype
+        self.optimizer, self._number = None, 0
+        made = plain_variable_class()
+        columns = table.partition.shape[1]
+        with tf.init_scope(), tf.device(table.values[0].device):
+            none = tf.zeros([0, columns], table.dtype)
+            self._rows = made(none, shape=[None, columns], trainable=False)
+            self._ids = made(tf.zeros([0], tf.int64), shape=[None], trainable=False)
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._step = made(0, dtype=tf.int64, trainable=False)
+            self._rate = made(0.0, dtype=tf.float32, trainable=False)
+            self._waiting = made(0, dtype=tf.int32, trainable=False)  # for which optimizer, 0 for none
+
+    @property
+    def table(self) -> Any:
+        """The slice; None once nobody holds it."""
+        return self._table()
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether there are any; the same on all workers. Eager."""
+        with tf.init_scope():
+            return self._waiting.numpy() > 0
+
+    def take_optimizer(self, optimizer: Any) -> None:
+        """From now on `optimizer` updates the table."""
+        self.optimizer, self._number = optimizer, self._number + 1
+
+    # ---- in a step ------------------------------------------------------------------------------
+
+    def store(self, split: Split) -> None:
+        """Keeps the delayed rows of the step under way."""
+        free = tf.debugging.assert_equal(
+            self._waiting.read_value(), 0,
+            "delay_rows: a table was updated twice in one step. Leave out delay_rows.",
+        )  # fmt: skip
+        with tf.control_dependencies([] if free is None else [free]):
+            self._ids.assign(split.delayed_ids)
+        self._rows.assign(tf.cast(split.delayed_rows, self._rows.dtype))
+        self._step.assign(tf.cast(self.optimizer.iterations, tf.int64))
+        self._rate.assign(tf.cast(self.optimizer.learning_rate, tf.float32))
+        self._waiting.assign(self._number)
+
+    def bring(self) -> None:
+        """Exchanges and applies the rows, if there are any. Collective."""
+        if tf.executing_eagerly():
+            if self.are_waiting:
+                self._send_and_apply()
+        else:
+            tf.cond(self._waiting.read_value() > 0, self._send_and_apply, _nothing)
+
+    def bring_if_among(self, ids: tf.Tensor) -> None:
+        """The same, if any of `ids`, which all workers know, is one of the rows."""
+        waiting = tf.logical_and(
+            self._waiting.read_value() > 0, tf.reduce_any(contains(self._ids.read_value(), ids))
+        )
+        tf.cond(waiting, self._send_and_apply, _nothing)
+
+    def _send_and_apply(self):
+        known = tf.debugging.assert_equal(
+            self._waiting.read_value(), self._number,
+            "delay_rows: this function was traced before the optimizer that updates its tables was built. "
+            "Call strategy.synchronize() on all workers before it.",
+        )  # fmt: skip
+        if self._number == 0:  # and so the assertion has failed, or will
+            return _nothing()
+        table = self.table
+        with tf.control_dependencies([] if known is None else [known]):
+            ids = self._ids.read_value()
+        rows = tf.cast(self._rows.read_value(), self.wire_dtype)
+        received = _columns_of_all(rows, tf.size(ids), table)
+        values = tf.cast(received, table.dtype)
+        gradient = coalesced(tf.IndexedSlices(values, ids, tf.constant(table.shape.as_list(), tf.int64)))
+        step, rate = self._step.read_value(), self._rate.read_value()
+        self._waiting.assign(0)
+        with keras_hooks.without_autocast(), _at_step(self.optimizer, step):
+            _update(self.optimizer, table, gradient, rate)
+        return _nothing()
+
+
+def _columns_of_all(rows, number, table):
+    """[own rows, all columns] -> [rows of all workers, own columns]."""
+    widths = table.partition.widths
+    message = tf.concat([tf.reshape(part, [-1]) for part in tf.split(rows, widths, axis=1)], axis=0)
+    splits = tf.shape(rows)[0] * tf.constant(widths)
+    received, _ = table.slices.collectives.all_to_all(message, splits, purpose="embedding_delayed")
+    return tf.reshape(received, [number, widths[table.slices.rank]])
+
+
+def _update(optimizer, table, gradient, rate):
+    """What Keras's optimizers do with a variable and its summed gradient."""
+
+    def update(variable, gradient, rate):
+        optimizer.update_step(gradient, variable, rate)
+
+    extended = table.distribute_strategy.extended
+    extended.update(table, update, args=(gradient, rate), group=False)
+
+
+@contextlib.contextmanager
+def _at_step(optimizer, step):
+    """While this lasts, `optimizer` takes `step` for the number of steps that it has made."""
+    fields, counter = vars(optimizer), optimizer._iterations
+    fields["_iterations"] = step
+    try:
+        yield
+    finally:
+        fields["_iterations"] = counter
+
+
+def _nothing():
+    return tf.zeros([], tf.int32)

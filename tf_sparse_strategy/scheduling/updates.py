@@ -1,0 +1,167 @@
+"""All delayed rows of one strategy: which tables have some, in which step, and until when."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.scheduling import eligible
+from tf_sparse_strategy.scheduling.split import Split
+from tf_sparse_strategy.scheduling.table import DelayedRows
+
+
+class Announced:
+    """What the next batch reads of one table.
+
+    Args:
+      ids: this worker's, [n].
+      graph: that the step is traced into.
+
+    Attributes:
+      lookups: of the table in this step, so far.
+      split: of the last of them.
+    """
+
+    def __init__(self, ids: tf.Tensor, graph: Any):
+        self.ids, self.graph = ids, graph
+        self.lookups, self.split = 0, None
+
+
+class DelayedUpdates:
+    """Takes rows that the next batch does not read out of gradients, and applies them in the next step.
+
+    Args:
+      step: has a true `running` in threads in which a step is under way.
+    """
+
+    def __init__(self, step: threading.local):
+        self._step = step
+        self._rows: list[weakref.ref] = []  # in the order of first lookups, the same on all workers
+        self._plans = weakref.WeakKeyDictionary()  # model: (optimizer, tables, ids)
+        self._local = threading.local()
+
+    def of(self, table: Any) -> DelayedRows:
+        """The delayed rows of a slice."""
+        table = slices.of(table)
+        if table.delayed_rows is None:
+            table.delayed_rows = DelayedRows(table)
+            self._rows.append(weakref.ref(table.delayed_rows))
+        return table.delayed_rows
+
+    def take_optimizer(self, optimizer: Any, variables: list) -> None:
+        """Notes that `optimizer` is being built on `variables`."""
+        for variable in variables:
+            if slices.of(variable) is not None:
+                rows = self.of(variable)
+                if tf.executing_eagerly():
+                    self._bring(rows)
+                rows.take_optimizer(optimizer)
+
+    # ---- a step ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def running(self, fn: Callable) -> Iterator[None]:
+        """While this lasts, `fn` runs: for what it trains, if it is Keras's own step, rows may be delayed."""
+        outer, self._local.model = getattr(self._local, "model", None), keras_hooks.trained_model(fn)
+        try:
+            yield
+        finally:
+            self._local.model = outer
+
+    @contextlib.contextmanager
+    def step_under_way(self, following: Any) -> Iterator[None]:
+        """A step, after which this worker's inputs will be `following`; None if that is not known."""
+        model = getattr(self._local, "model", None)
+        known = model is not None and following is not None
+        self._local.announced = self._announced(model, following) if known else {}
+        self._local.looked_up = []
+        try:
+            yield
+        finally:
+            self._local.announced, self._local.looked_up = {}, None
+
+    def _announced(self, model, following):
+        optimizer, tables, ids_of = self._plans.get(model, (None, [], None))
+        if optimizer is None or optimizer() is not model.optimizer:
+            tables, ids_of, left_out = eligible.tables_of(model)
+            if model.optimizer.built:
+                self._plans[model] = weakref.ref(model.optimizer), tables, ids_of
+            for name, reason in left_out.items():
+                logging.warning("delay_rows: all rows of %s are updated at once: %s.", name, reason)
+        if not tables:
+            return {}
+        graph = tf.compat.v1.get_default_graph()
+        ids = [eligible.flat(x) for x in tf.nest.flatten(ids_of(following), expand_composites=False)]
+        return {
+            id(table): Announced(x, graph)
+            for table, x in zip(tables, ids, strict=True)
+            if self.of(table).optimizer is model.optimizer  # not another one, built on it since
+        }
+
+    def announced(self, table: Any) -> Announced | None:
+        """What the next batch reads of the slice `table`, where a lookup can use that."""
+        found = getattr(self._local, "announced", {}).get(id(slices.of(table)))
+        return found if found is not None and found.graph is tf.compat.v1.get_default_graph() else None
+
+    def note_lookup(self, rows: list[tf.Tensor]) -> None:
+        """The step's delayed rows are to leave after these have arrived."""
+        if getattr(self._local, "looked_up", None) is not None:
+            self._local.looked_up += rows
+
+    @tf.autograph.experimental.do_not_convert
+    def delay(self, pairs: list) -> list:
+        """`[(summed gradient, variable), …]` without the rows that wait; applies those of the last step."""
+        graph = tf.compat.v1.get_default_graph()
+        looked_up = getattr(self._local, "looked_up", None) or []
+        arrived = [x for x in looked_up if tf.executing_eagerly() or x.graph is graph]
+        return [(self._delayed(g, v, arrived) if slices.of(v) is not None else g, v) for g, v in pairs]
+
+    def _delayed(self, gradient, variable, arrived):
+        rows, announced = self.of(variable), self.announced(variable)
+        with tf.control_dependencies(arrived):
+            rows.bring()
+        split: Split | None = None if announced is None else announced.split
+        if split is None or split.delayed_rows is None or gradient is None:
+            return gradient
+        rows.store(split)
+        return split.without_delayed(gradient)
+
+    # ---- between steps --------------------------------------------------------------------------
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether any rows are; the same on all workers. Eager."""
+        return any(rows.are_waiting for rows in (known() for known in self._rows) if rows is not None)
+
+    def synchronize(self) -> None:
+        """Applies all delayed rows. Eager, collective."""
+        for rows in [known() for known in self._rows]:
+            if rows is not None and rows.table is not None:
+                self._bring(rows)
+
+    def _bring(self, rows):
+        self._local.applying = True
+        try:
+            rows.bring()
+        finally:
+            self._local.applying = False
+
+    def check_read(self, name: str) -> None:
+        """Raises RuntimeError where rows of a table wait; `name` is what is read."""
+        allowed = getattr(self._step, "running", False) or getattr(self._local, "applying", False)
+        if allowed or not tf.executing_eagerly():
+            return
+        if self.are_waiting:
+            raise RuntimeError(
+                f"the variable {name!r} is behind: with delay_rows=True some rows of tables are updated in "
+                "the next step. Call strategy.synchronize() on all workers first; not on one alone, which "
+                "would wait for the others."
+            )
+
+    check_write = check_read  # what is written would be moved by the next step
