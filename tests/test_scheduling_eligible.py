@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
+from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.scheduling import eligible
 
 YES = [keras.optimizers.SGD, tss.optimizers.LazyAdam, tss.optimizers.Adagrad]
@@ -43,6 +44,60 @@ def test_ids_of_all_kinds():
     ragged = tf.ragged.constant([[1, 5], [], [7]])
     for ids in (ragged, ragged.to_sparse(), tf.constant([[1], [5], [7]])):
         assert eligible.flat(ids).numpy().tolist() == [1, 5, 7]
+
+
+def lookup(ids, table):
+    return keras.layers.Flatten()(table(ids))
+
+
+def directly(ids, table):
+    return lookup(ids, table)
+
+
+def computed(ids, table):
+    return lookup(9 - ids, table)
+
+
+def twice(ids, table):
+    return lookup(ids, table) + lookup(ids, table)
+
+
+def in_a_model(ids, table):
+    return keras.layers.Flatten()(keras.Sequential([table])(ids))
+
+
+def behind_variables(ids, table):
+    return lookup(keras.ops.cast(keras.layers.BatchNormalization()(ids), "int32"), table)
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (directly, None),
+        (computed, None),
+        (twice, "not computed from the inputs"),
+        (in_a_model, "not computed from the inputs"),
+        (behind_variables, "have variables"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_ids_of_a_layer(build, reason):
+    inputs, table = keras.Input((3,)), keras.layers.Embedding(10, 2)
+    model = keras.Model(inputs, build(inputs, table))
+    layer = table if table in model.layers else None
+    _, found = eligible.ids_of(model, layer)
+    assert found is None if reason is None else reason in found
+
+
+def test_whose_step_it_is():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    model = keras.Sequential()
+    assert keras_hooks.trained_model(model.train_step) is model
+    assert keras_hooks.trained_model(Own().train_step) is None
+    assert keras_hooks.trained_model(lambda data: None) is None
 
 
 def test_the_option_is_a_bool():

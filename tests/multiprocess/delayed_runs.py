@@ -8,6 +8,18 @@ import tf_sparse_strategy as tss
 from tests.multiprocess import embedding_models, oracle
 
 VOCABULARY, WIDTH, LENGTH, BATCH, STEPS = 40, 5, 3, 6, 15
+ADVERSARIAL = np.array(
+    [
+        [[1, 2, 3], [1, 2, 3]],
+        [[1, 2, 3], [3, 2, 1]],  # all prior
+        [[4, 5, 6], [7, 8, 9]],  # none prior
+        [[7, 0, 0], [4, 0, 0]],  # each is needed next by the other worker alone
+        [[1, 1, 1], [1, 1, 1]],  # delayed in the step before the last
+        [[4, 5, 6], [0, -1, 2]],  # counted from the end
+        [[39, 9, 9], [9, 9, 9]],
+    ],
+    "int32",
+)
 
 
 def pair(**options):
@@ -25,6 +37,11 @@ def batches(ids, batch=BATCH, shuffled=True):
     targets = np.random.default_rng(1).normal(size=(len(ids), 1)).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices((ids, targets))
     return (dataset.shuffle(len(ids), seed=3) if shuffled else dataset).batch(batch)
+
+
+def adversarial():
+    """Batches of ADVERSARIAL, and at the end one with a single row."""
+    return batches(np.concatenate([*ADVERSARIAL, ADVERSARIAL[0, :1]]), batch=2, shuffled=False)
 
 
 def decaying(optimizer, rate=0.2, **settings):
@@ -54,16 +71,15 @@ class Waiting(keras.callbacks.Callback):
         self.batches += delayed is not None and delayed.are_waiting
 
 
-def trained(strategy, optimizer=lazy_adam, build=one_table, data=None, epochs=2, callbacks=(), **compiling):
-    """(weights, logs, slots and step count after `fit` with validation; batches after which rows waited)."""
+def trained(strategy, optimizer=lazy_adam, build=one_table, data=None, fitting=None, callbacks=(), **compiling):
+    """(weights, logs, slots and step count after `fit`; batches after which rows waited)."""
     keras.utils.set_random_seed(5)
     with strategy.scope():
         model = embedding_models.start(build(tss.layers.ShardedEmbedding))
         model.compile(optimizer(), "mse", **compiling)
     waiting = Waiting()
     history = model.fit(
-        batches(zipf()) if data is None else data, validation_data=batches(zipf(7, seed=1)), epochs=epochs,
-        verbose=0, callbacks=[waiting, *callbacks],
+        batches(zipf()) if data is None else data, verbose=0, callbacks=[waiting, *callbacks], **(fitting or {})
     )  # fmt: skip
     slots = {f"slot {i}": v.numpy() for i, v in enumerate(model.optimizer.variables)}
     return oracle.outcome(model, history, **slots), waiting.batches
@@ -76,4 +92,4 @@ def compare(strategies, *args, delays=True, **kwargs):
     assert (some > 0) == delays
     oracle.assert_same(delayed, without, rtol=0, atol=0)
     assert delayed.keys() == without.keys()
-    return without
+    return some

@@ -6,19 +6,21 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from tests.multiprocess import embedding_models, oracle
+from tests.multiprocess import oracle
 from tests.multiprocess.delayed_runs import (
     LENGTH,
     VOCABULARY,
     WIDTH,
+    adversarial,
     batches,
     compare,
-    decaying,
+    lazy_adam,
     pair,
     trained,
     zipf,
 )
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.scheduling import eligible
 
 pytestmark = pytest.mark.usefixtures("partners")
 
@@ -29,7 +31,13 @@ def strategies(comm):
     return pair()
 
 
-def test_looking_within_an_epoch(strategies, comm, shared_tmp):
+@pytest.fixture(scope="module")
+def expected(strategies):
+    """Of `trained` without delayed rows."""
+    return trained(strategies[0])[0]
+
+
+def test_looking_within_an_epoch(strategies, expected, comm, shared_tmp):
     """It is refused, on one worker as on all, until all have synchronized; which changes nothing."""
     strategy, path = strategies[1], str(shared_tmp / "within.weights.h5")
 
@@ -50,87 +58,75 @@ def test_looking_within_an_epoch(strategies, comm, shared_tmp):
             strategy.synchronize()
             self.model.save_weights(path)
 
-    delayed, _ = trained(strategy, callbacks=[Look()], epochs=1)
-    oracle.assert_same(delayed, trained(strategies[0], epochs=1)[0], rtol=0, atol=0)
+    delayed, _ = trained(strategy, callbacks=[Look()])
+    oracle.assert_same(delayed, expected, rtol=0, atol=0)
 
 
-def test_files_of_epochs_hold_everything(strategies, shared_tmp):
-    """What an interrupted run has saved is where another one goes on."""
-    paths = []
-    for strategy, name in zip(strategies, ("without", "with"), strict=True):
-        paths.append(str(shared_tmp / f"{name}.keras"))
-        saved = keras.callbacks.ModelCheckpoint(paths[-1])
-        trained(strategy, epochs=1, callbacks=[saved])
+def test_together_with_dear(comm, expected):
+    """DeAR divides the dense variables' updates; slots of tables stay beside their tables."""
+    delayed, waited = trained(tss.SparseStrategy(overlap=tss.overlap.DeAR(), delay_rows=True))
+    assert waited
+    oracle.assert_same(delayed, expected, rtol=0, atol=0)
+
+
+def test_files_and_custom_loops(strategies, shared_tmp):
+    """What an interrupted run has saved is where another one goes on, which sees all that `fit` has delayed."""
     results = []
-    for strategy, path in zip(strategies, paths, strict=True):
+    for strategy, name in zip(strategies, ("without", "with"), strict=True):
+        path = str(shared_tmp / f"{name}.keras")
+        trained(strategy, data=adversarial(), callbacks=[keras.callbacks.ModelCheckpoint(path)])
         with strategy.scope():
             model = keras.models.load_model(path)
-        model.fit(batches(zipf()), epochs=1, verbose=0)
-        results.append([*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)])
-    for ours, expected in zip(*results, strict=True):
-        np.testing.assert_array_equal(ours, expected)
-
-
-def test_together_with_dear(comm):
-    """DeAR divides the dense variables' updates; slots of tables stay beside their tables."""
-    compare(pair(overlap=tss.overlap.DeAR()), epochs=1)
-
-
-def twice(table):
-    inputs = keras.Input((LENGTH,), dtype="int32")
-    shared = table(VOCABULARY, WIDTH)
-    uses = [keras.layers.Flatten()(shared(ids)) for ids in (inputs, inputs[:, 1:])]
-    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(uses)))
-
-
-class OwnStep(keras.Model):
-    def train_step(self, data):
-        return super().train_step(data)
-
-
-def own_step(table):
-    inputs = keras.Input((LENGTH,), dtype="int32")
-    rows = keras.layers.Flatten()(table(VOCABULARY, WIDTH)(inputs))
-    return OwnStep(inputs, keras.layers.Dense(1)(rows))
-
-
-def penalized(table):
-    inputs = keras.Input((LENGTH,), dtype="int32")
-    rows = keras.layers.Flatten()(table(VOCABULARY, WIDTH, embeddings_regularizer="l2")(inputs))
-    return keras.Model(inputs, keras.layers.Dense(1)(rows))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"build": twice},
-        {"build": own_step},
-        {"build": penalized},
-        {"optimizer": decaying(tss.optimizers.LazyAdam, global_clipnorm=0.1)},
-    ],
-    ids=["twice", "own_step", "penalized", "clipped"],
-)
-def test_updated_at_once(strategies, settings):
-    compare(strategies, delays=False, epochs=1, **settings)
-
-
-def test_a_custom_loop_after_fit(strategies):
-    """It knows of no next batch, and sees all that `fit` has delayed."""
-    results = []
-    for strategy in strategies:
-        keras.utils.set_random_seed(5)
-        with strategy.scope():
-            model = embedding_models.start(embedding_models.one_table(tss.layers.ShardedEmbedding))
-            model.compile(tss.optimizers.LazyAdam(0.1), "mse")
-        data = embedding_models.dataset()
-        model.fit(data, epochs=1, verbose=0)
+        model.fit(batches(zipf(20)), verbose=0)
 
         @tf.function(autograph=False)
         def step(x, y, strategy=strategy, model=model):
             strategy.run(model.train_step, args=((x, y),))
 
-        for x, y in strategy.experimental_distribute_dataset(data):
+        for x, y in strategy.experimental_distribute_dataset(batches(zipf(12), shuffled=False)):
             step(x, y)
-        results.append(model.get_weights())
-    for ours, expected in zip(*results, strict=True):
-        np.testing.assert_array_equal(ours, expected)
+        results.append([*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# ---- what delays nothing ------------------------------------------------------------------------
+
+
+def predicting(*rows):
+    """The sum over all columns."""
+    return keras.layers.Dense(1)(keras.layers.Concatenate()([keras.layers.Flatten()(x) for x in rows]))
+
+
+def within_a_layer(table):
+    """A second lookup that no graph of layers shows."""
+
+    class Again(keras.layers.Layer):
+        def __init__(self, shared):
+            super().__init__()
+            self.shared = shared
+
+        def call(self, ids):
+            return self.shared(ids)
+
+    inputs, shared = keras.Input((LENGTH,), dtype="int32"), table(VOCABULARY, WIDTH)
+    return keras.Model(inputs, predicting(shared(inputs), Again(shared)(inputs[:, 1:])))
+
+
+def test_a_second_lookup_in_a_step(strategies):
+    compare(strategies, build=within_a_layer, data=adversarial(), run_eagerly=True, delays=False)
+
+
+def penalized(table):
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    return keras.Model(inputs, predicting(table(VOCABULARY, WIDTH, embeddings_regularizer="l2")(inputs)))
+
+
+def test_the_reason_is_known(strategies):
+    with strategies[1].scope():
+        model = penalized(tss.layers.ShardedEmbedding)
+        model.compile(lazy_adam(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    tables, _, left_out = eligible.tables_of(model)
+    assert tables == []
+    assert ["regularizer" in reason for reason in left_out.values()] == [True]

@@ -50,9 +50,8 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
     layers = {id(layer._embeddings): layer for layer in model.layers if hasattr(layer, "_embeddings")}
     tables, inputs, left_out = [], [], {}
     for variable in filter(_is_divided, model.trainable_variables):
-        ids = _ids(model, layers.get(id(variable)))
-        unknown = "its ids are not computed from the inputs of a functional model" if ids is None else None
-        reason = of_optimizer or variable_reason(variable) or unknown
+        ids, of_ids = ids_of(model, layers.get(id(variable)))
+        reason = of_optimizer or variable_reason(variable) or of_ids
         if reason is None:
             tables.append(slices.of(variable))
             inputs.append(ids)
@@ -61,16 +60,18 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
     return tables, keras.Model(model.input, inputs, name="ids") if tables else None, left_out
 
 
-def _ids(model, layer):
-    """What `layer` is called with, symbolically; None if that does not follow from the model's inputs."""
+def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
+    """(what `layer` is called with, symbolically; why the next batch's ids cannot be told, None if they can)."""
     import keras
 
     try:
         [ids] = keras.tree.flatten(layer.input)
-        keras.Model(model.input, ids, name="ids")
+        before = keras.Model(model.input, ids, name="ids")
     except (AttributeError, ValueError):
-        return None
-    return ids
+        return None, "its ids are not computed from the inputs of a functional model"
+    if before.variables:  # statistics, seeds: running on a batch more may change them
+        return None, "the layers that compute its ids have variables"
+    return ids, None
 
 
 def flat(ids: Any) -> tf.Tensor:

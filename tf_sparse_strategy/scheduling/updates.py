@@ -1,6 +1,7 @@
 """All delayed rows of one strategy: which tables have some, in which step, and until when."""
 
 import contextlib
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -78,6 +79,9 @@ class DelayedUpdates:
     def step_under_way(self, following: Any) -> Iterator[None]:
         """A step, after which this worker's inputs will be `following`; None if that is not known."""
         model = getattr(self._local, "model", None)
+        if model is None and following is not None:
+            text = "delay_rows: all rows are updated at once: the train_step is not that of keras.Model itself."
+            logging.log_first_n(logging.WARNING, text, 1)
         known = model is not None and following is not None
         self._local.announced = self._announced(model, following) if known else {}
         self._local.looked_up = []
@@ -141,6 +145,9 @@ class DelayedUpdates:
 
     def synchronize(self) -> None:
         """Applies all delayed rows. Eager, collective."""
+        if self.are_waiting:
+            gc.collect()  # garbage alone must not wait for workers that have collected it
+        self._rows = [known for known in self._rows if known() is not None]
         for rows in [known() for known in self._rows]:
             if rows is not None and rows.table is not None:
                 self._bring(rows)

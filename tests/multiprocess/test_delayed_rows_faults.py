@@ -1,0 +1,119 @@
+"""Delayed rows: faults that change the result, so that a comparison shows them, and one that does not."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess.delayed_runs import VOCABULARY, adversarial, compare, decaying, pair, trained
+from tf_sparse_strategy.embedding.lookup import _Exchange
+from tf_sparse_strategy.scheduling import table, updates
+from tf_sparse_strategy.scheduling.split import Split
+
+pytestmark = pytest.mark.usefixtures("partners")
+
+
+@pytest.fixture(scope="module")
+def strategies(comm):
+    """(without delayed rows, with)."""
+    return pair()
+
+
+def outcome(strategy):
+    """(of `trained`, batches after which rows waited); eager, which is quick where there are few steps."""
+    return trained(strategy, data=adversarial(), run_eagerly=True)
+
+
+@pytest.fixture(scope="module")
+def expected(strategies):
+    """The outcome without delayed rows."""
+    return outcome(strategies[0])[0]
+
+
+def same(ours, expected):
+    return all(np.array_equal(ours[name], value) for name, value in expected.items())
+
+
+def test_it_is_the_same_without_faults(strategies, expected):
+    delayed, waited = outcome(strategies[1])
+    assert waited > 4
+    assert delayed.keys() == expected.keys()
+    assert same(delayed, expected)
+
+
+def without_guard(patch):
+    patch.setattr(table.DelayedRows, "bring_if_among", lambda rows, ids: None)
+
+
+def no_flush(patch):
+    def forget(delayed):
+        for rows in delayed._rows:
+            if rows() is not None:
+                rows()._waiting.assign(0)
+
+    patch.setattr(updates.DelayedUpdates, "synchronize", forget)
+
+
+def wrong_next_batch(patch):
+    patch.setattr(updates.eligible, "flat", lambda ids: tf.reshape(ids + 1, [-1]) % VOCABULARY)
+
+
+def wrong_next_batch_unnoticed(patch):
+    wrong_next_batch(patch)
+    without_guard(patch)
+
+
+def next_batch_of_one_worker(patch):
+    original = _Exchange._ids_of_all
+
+    def ids_of_all(exchange, ids):
+        found, counts = original(exchange, ids)
+        first = len(exchange.requests)
+        return found[:first] + [x[: counts[0][first + i]] for i, x in enumerate(found[first:])], counts
+
+    patch.setattr(_Exchange, "_ids_of_all", ids_of_all)
+    without_guard(patch)
+
+
+def step_counted_twice(patch):
+    original = table._at_step
+    patch.setattr(table, "_at_step", lambda optimizer, step: original(optimizer, step + 1))
+
+
+def live_learning_rate(patch):
+    at_step, update, live = table._at_step, table._update, []
+
+    def noted(optimizer, step):
+        live.append(optimizer.learning_rate)
+        return at_step(optimizer, step)
+
+    patch.setattr(table, "_at_step", noted)
+    patch.setattr(table, "_update", lambda o, v, g, rate: update(o, v, g, live.pop()))
+
+
+def rows_without_gradient_moved(patch):
+    patch.setattr(Split, "without_delayed", lambda split, gradient: gradient)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        no_flush, wrong_next_batch_unnoticed, next_batch_of_one_worker, step_counted_twice,
+        live_learning_rate, rows_without_gradient_moved,
+    ],
+    ids=lambda fault: fault.__name__,
+)  # fmt: skip
+def test_it_differs_with(strategies, expected, monkeypatch, fault):
+    fault(monkeypatch)
+    assert not same(outcome(strategies[1])[0], expected)
+
+
+def test_a_wrong_announcement_is_noticed(strategies, monkeypatch):
+    """The lookup then applies the rows itself, here within layers that compute in 16 bits."""
+    wrong_next_batch(monkeypatch)
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        compare(strategies, decaying(keras.optimizers.SGD), data=adversarial(), run_eagerly=True)
+    finally:
+        keras.config.set_dtype_policy(policy)
