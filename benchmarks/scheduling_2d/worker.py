@@ -1,0 +1,137 @@
+"""A worker: trains one model with and without delayed rows, and without communication, in turns."""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from benchmarks import training
+from benchmarks.overlap.models import CLASSES, Layer, Waiting
+from benchmarks.scheduling_2d.settings import ALONE, MODELS, WITH, WITHOUT, Model
+from examples.text.zipf import gradient_rows
+from tf_sparse_strategy.collectives import Collectives
+
+CHECKED_STEPS = 4
+
+
+def words(model: Model, workers: int, steps: int) -> np.ndarray:
+    """Ids, [steps, workers, samples, length]; the same on all workers."""
+    return model.text.draw(np.random.default_rng(steps), [steps, workers, model.samples, model.length])
+
+
+def batches(ids: np.ndarray) -> tf.data.Dataset:
+    """Global batches of `words`."""
+    samples = ids.reshape(-1, ids.shape[-1])
+    labels = samples[:, 0] % CLASSES
+    return tf.data.Dataset.from_tensor_slices((samples, labels)).batch(ids.shape[1] * ids.shape[2])
+
+
+def build(model: Model, table: Callable) -> keras.Model:
+    """The compiled model; `table` maps ids to rows."""
+    ids = keras.Input([model.length], dtype="int32")
+    x = keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(table(ids)))
+    for _ in range(model.layers):
+        x = Waiting(Layer(model.weights, model.forward))(x)
+    built = keras.Model(ids, x)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    built.compile(tss.optimizers.LazyAdam(1e-3), loss, jit_compile=False)
+    return built
+
+
+def method(name: str, model: Model, workers: int) -> keras.Model:
+    """The model, to be trained in the way of this name; from the same weights each time."""
+    keras.utils.set_random_seed(1)
+    if name != ALONE:
+        strategy = tss.SparseStrategy(delay_rows=name == WITH)
+        with strategy.scope():
+            return build(model, tss.layers.ShardedEmbedding(model.text.vocabulary, model.columns))
+    narrow = keras.layers.Embedding(model.text.vocabulary, -(-model.columns // workers))
+    return build(model, lambda ids: keras.ops.tile(narrow(ids), [1, 1, workers])[:, :, : model.columns])
+
+
+class Clock(keras.callbacks.Callback):
+    """Seconds of a step: from the end of an epoch's first one until all updates of the epoch are done."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 0:
+            self._begin = time.perf_counter()
+        self._steps = batch
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds = (time.perf_counter() - self._begin) / self._steps
+
+
+def time_fits(models: dict, data: dict, rounds: int, comm: Collectives) -> dict[str, list[float]]:
+    """Lets the methods take turns; seconds of a step in each round."""
+    tell, found = training.tell_of(comm.topology.rank), {name: [] for name in models}
+    for number in range(rounds):
+        for name in list(models) if number % 2 else list(models)[::-1]:
+            clock = Clock()
+            comm.barrier()
+            models[name].fit(data[name], epochs=1, verbose=0, callbacks=[clock])
+            found[name].append(clock.seconds)
+        latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in found.items())
+        tell(f"round {number + 1} of {rounds}, ms per step: {latest}")
+    return found
+
+
+def have_same_bits(models: dict, comm: Collectives) -> bool:
+    """Whether delaying rows has changed nothing, on any worker."""
+    pairs = zip(models[WITH].weights, models[WITHOUT].weights, strict=True)
+    same = all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
+    return bool(comm.all_reduce(tf.constant(int(same)), op="min", purpose="same"))
+
+
+def rows_of(ids: np.ndarray) -> dict[str, float]:
+    """The mean of `gradient_rows` over steps."""
+    flat = ids.reshape(*ids.shape[:2], -1)
+    found = [dataclasses.asdict(gradient_rows(a, b)) for a, b in zip(flat, flat[1:], strict=False)]
+    return {name: float(np.mean([rows[name] for rows in found])) for name in found[0]}
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    topology, model = tss.SparseStrategy().topology, MODELS[args.model]
+    comm, workers = Collectives(topology), topology.num_workers
+    models = {name: method(name, model, workers) for name in (WITHOUT, WITH, ALONE)}
+
+    def data(steps):
+        ids = words(model, workers, steps)
+        mine = batches(ids[:, topology.rank : topology.rank + 1])
+        return {WITHOUT: batches(ids), WITH: batches(ids), ALONE: mine}
+
+    checked = data(CHECKED_STEPS)
+    for name, way in models.items():
+        way.fit(checked[name], epochs=1, verbose=0)
+    same = have_same_bits(models, comm)
+    seconds = time_fits(models, data(args.steps), args.rounds, comm)
+    if topology.rank == 0:
+        found = {
+            "workers": workers,
+            "columns": model.columns,
+            "rows": rows_of(words(model, workers, args.steps)),
+            "forward": model.layers * model.forward * 1e-3,
+            "dense weights": model.layers * model.weights,
+            "goal": model.goal,
+            "same": same,
+            "seconds": seconds,
+        }
+        with open(args.output, "w") as file:
+            json.dump(found, file)
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    main()
