@@ -62,6 +62,10 @@ def twice(ids, table):
     return lookup(ids, table) + lookup(ids, table)
 
 
+def weighted(ids, table):
+    return keras.layers.Flatten()(table(ids, weights=keras.ops.cast(ids, "float32")))
+
+
 def in_a_model(ids, table):
     return keras.layers.Flatten()(keras.Sequential([table])(ids))
 
@@ -75,14 +79,15 @@ def behind_variables(ids, table):
     [
         (directly, None),
         (computed, None),
-        (twice, "not computed from the inputs"),
+        (twice, "more than once"),
+        (weighted, "weighted"),
         (in_a_model, "not computed from the inputs"),
         (behind_variables, "have variables"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_ids_of_a_layer(build, reason):
-    inputs, table = keras.Input((3,)), keras.layers.Embedding(10, 2)
+    inputs, table = keras.Input((3,)), tss.layers.ShardedEmbedding(10, 2, combiner="sum")
     model = keras.Model(inputs, build(inputs, table))
     layer = table if table in model.layers else None
     _, found = eligible.ids_of(model, layer)

@@ -15,8 +15,8 @@ ADVERSARIAL = np.array(
         [[4, 5, 6], [7, 8, 9]],  # none prior
         [[7, 0, 0], [4, 0, 0]],  # each is needed next by the other worker alone
         [[1, 1, 1], [1, 1, 1]],  # delayed in the step before the last
-        [[4, 5, 6], [0, -1, 2]],  # counted from the end
-        [[39, 9, 9], [9, 9, 9]],
+        [[4, 5, 6], [0, VOCABULARY, 2]],  # row -1, which is the last one, as that of 0
+        [[0, 9, 9], [9, 9, VOCABULARY]],
     ],
     "int32",
 )
@@ -71,16 +71,17 @@ class Waiting(keras.callbacks.Callback):
         self.batches += delayed is not None and delayed.are_waiting
 
 
-def trained(strategy, optimizer=lazy_adam, build=one_table, data=None, fitting=None, callbacks=(), **compiling):
+def trained(
+    strategy, optimizer=lazy_adam, build=one_table, data=None, fitting=None, callbacks=(), **compiling
+):
     """(weights, logs, slots and step count after `fit`; batches after which rows waited)."""
     keras.utils.set_random_seed(5)
     with strategy.scope():
         model = embedding_models.start(build(tss.layers.ShardedEmbedding))
         model.compile(optimizer(), "mse", **compiling)
     waiting = Waiting()
-    history = model.fit(
-        batches(zipf()) if data is None else data, verbose=0, callbacks=[waiting, *callbacks], **(fitting or {})
-    )  # fmt: skip
+    data = batches(zipf()) if data is None else data
+    history = model.fit(data, verbose=0, callbacks=[waiting, *callbacks], **(fitting or {}))
     slots = {f"slot {i}": v.numpy() for i, v in enumerate(model.optimizer.variables)}
     return oracle.outcome(model, history, **slots), waiting.batches
 

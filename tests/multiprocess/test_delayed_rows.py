@@ -40,7 +40,7 @@ def test_epochs_with_validation(strategies):
 
 
 def test_several_tables_and_steps_per_call(strategies):
-    """Two are looked up together; one has 16 bits on the wire, combined rows and fewer columns than workers."""
+    """Two are looked up together; one has a 16-bit wire, combined rows and fewer columns than workers."""
 
     def build(embedding):
         inputs = keras.Input((LENGTH,), dtype="int32")

@@ -70,7 +70,7 @@ def test_together_with_dear(comm, expected):
 
 
 def test_files_and_custom_loops(strategies, shared_tmp):
-    """What an interrupted run has saved is where another one goes on, which sees all that `fit` has delayed."""
+    """Another run goes on where an interrupted one has saved, and sees all that `fit` has delayed."""
     results = []
     for strategy, name in zip(strategies, ("without", "with"), strict=True):
         path = str(shared_tmp / f"{name}.keras")
@@ -110,7 +110,8 @@ def within_a_layer(table):
             return self.shared(ids)
 
     inputs, shared = keras.Input((LENGTH,), dtype="int32"), table(VOCABULARY, WIDTH)
-    return keras.Model(inputs, predicting(shared(inputs), Again(shared)(inputs[:, 1:])))
+    ids = VOCABULARY - 1 - inputs
+    return keras.Model(inputs, predicting(shared(ids), Again(shared)(ids[:, 1:])))
 
 
 def test_a_second_lookup_in_a_step(strategies):
@@ -126,7 +127,7 @@ def test_the_reason_is_known(strategies):
     with strategies[1].scope():
         model = penalized(tss.layers.ShardedEmbedding)
         model.compile(lazy_adam(), "mse")
-    model.optimizer.build(model.trainable_variables)
+        model.optimizer.build(model.trainable_variables)
     tables, _, left_out = eligible.tables_of(model)
     assert tables == []
     assert ["regularizer" in reason for reason in left_out.values()] == [True]

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.delayed_runs import VOCABULARY, adversarial, compare, decaying, pair, trained
+from tests.multiprocess.delayed_runs import (
+    VOCABULARY,
+    adversarial,
+    compare,
+    decaying,
+    pair,
+    trained,
+)
 from tf_sparse_strategy.embedding.lookup import _Exchange
 from tf_sparse_strategy.scheduling import table, updates
 from tf_sparse_strategy.scheduling.split import Split

@@ -61,14 +61,20 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
 
 
 def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
-    """(what `layer` is called with, symbolically; why the next batch's ids cannot be told, None if they can)."""
+    """(what `layer` is called with, symbolically; why the next ids cannot be told, None if they can)."""
     import keras
 
-    try:
-        [ids] = keras.tree.flatten(layer.input)
-        before = keras.Model(model.input, ids, name="ids")
-    except (AttributeError, ValueError):
+    graph = getattr(model, "_functional", None) or model  # a Sequential has one
+    nodes = [node for level in getattr(graph, "_nodes_by_depth", {}).values() for node in level]
+    called_with = [node.input_tensors for node in nodes if node.operation is layer]
+    if not called_with:
         return None, "its ids are not computed from the inputs of a functional model"
+    if len(called_with) > 1:
+        return None, "the model looks it up more than once in a step"
+    if len(called_with[0]) > 1:
+        return None, "its rows are weighted"
+    [[ids]] = called_with
+    before = keras.Model(model.input, ids, name="ids")
     if before.variables:  # statistics, seeds: running on a batch more may change them
         return None, "the layers that compute its ids have variables"
     return ids, None

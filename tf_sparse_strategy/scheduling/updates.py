@@ -80,7 +80,7 @@ class DelayedUpdates:
         """A step, after which this worker's inputs will be `following`; None if that is not known."""
         model = getattr(self._local, "model", None)
         if model is None and following is not None:
-            text = "delay_rows: all rows are updated at once: the train_step is not that of keras.Model itself."
+            text = "delay_rows: all rows are updated at once: the train_step is not keras.Model's own."
             logging.log_first_n(logging.WARNING, text, 1)
         known = model is not None and following is not None
         self._local.announced = self._announced(model, following) if known else {}
