@@ -9,7 +9,7 @@ from benchmarks.scheduling_2d import tables
 from benchmarks.scheduling_2d.settings import MODELS
 from tf_sparse_strategy.cluster import Netlab
 
-NODES, RATES, ROUNDS, STEPS = (8,), ("125mbit", "250mbit"), 4, 20
+NODES, RATES, ROUNDS, STEPS = (8,), ("50mbit", "125mbit"), 4, 20
 
 
 def measure(quick: bool) -> dict:

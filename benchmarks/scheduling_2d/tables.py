@@ -46,7 +46,7 @@ def _verdict(job):
 
 def _table(job):
     rows = [
-        [name, spread(seconds, 1e3), f"{stall(job, name) * 1e3:.3g}"]
+        [name, spread(seconds, 1e3), f"{stall(job, name) * 1e3:.3g}", spread(job["ends"][name], 1e3)]
         for name, seconds in job["seconds"].items()
     ]
-    return table(["method", "ms per step", "stall, ms"], rows)
+    return table(["method", "ms per step", "stall, ms", "ms at an epoch's end"], rows)

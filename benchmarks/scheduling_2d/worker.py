@@ -56,29 +56,36 @@ def method(name: str, model: Model, workers: int) -> keras.Model:
 
 
 class Clock(keras.callbacks.Callback):
-    """Seconds of a step: from the end of an epoch's first one until all updates of the epoch are done."""
+    """Seconds of a step, the mean of all but the first, and of the epoch's end.
+
+    Each of these steps sends what the one before has delayed, and the end what the last one has.
+    """
 
     def on_train_batch_end(self, batch, logs=None):
+        self._last = time.perf_counter()
         if batch == 0:
-            self._begin = time.perf_counter()
-        self._steps = batch
+            self._first = self._last
+        else:
+            self.step = (self._last - self._first) / batch
 
     def on_epoch_end(self, epoch, logs=None):
-        self.seconds = (time.perf_counter() - self._begin) / self._steps
+        self.end = time.perf_counter() - self._last
 
 
-def time_fits(models: dict, data: dict, rounds: int, comm: Collectives) -> dict[str, list[float]]:
-    """Lets the methods take turns; seconds of a step in each round."""
-    tell, found = training.tell_of(comm.topology.rank), {name: [] for name in models}
+def time_fits(models: dict, data: dict, rounds: int, comm: Collectives) -> tuple[dict, dict]:
+    """Lets the methods take turns; (seconds of a step in each round, of an epoch's end)."""
+    tell = training.tell_of(comm.topology.rank)
+    steps, ends = ({name: [] for name in models} for _ in range(2))
     for number in range(rounds):
         for name in list(models) if number % 2 else list(models)[::-1]:
             clock = Clock()
             comm.barrier()
             models[name].fit(data[name], epochs=1, verbose=0, callbacks=[clock])
-            found[name].append(clock.seconds)
-        latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in found.items())
+            steps[name].append(clock.step)
+            ends[name].append(clock.end)
+        latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in steps.items())
         tell(f"round {number + 1} of {rounds}, ms per step: {latest}")
-    return found
+    return steps, ends
 
 
 def have_same_bits(models: dict, comm: Collectives) -> bool:
@@ -116,7 +123,7 @@ def main() -> None:
     for name, way in models.items():
         way.fit(checked[name], epochs=1, verbose=0)
     same = have_same_bits(models, comm)
-    seconds = time_fits(models, data(args.steps), args.rounds, comm)
+    seconds, ends = time_fits(models, data(args.steps), args.rounds, comm)
     if topology.rank == 0:
         found = {
             "workers": workers,
@@ -127,6 +134,7 @@ def main() -> None:
             "goal": model.goal,
             "same": same,
             "seconds": seconds,
+            "ends": ends,
         }
         with open(args.output, "w") as file:
             json.dump(found, file)
