@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 QUESTIONS := $(patsubst benchmarks/%/main.py,%,$(wildcard benchmarks/*/main.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock wheel cuda clean
+.PHONY: help setup demo test report lint lock wheel cuda clean
 
 help: ## list the targets (default)
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -28,6 +28,8 @@ test: setup ## build and test everything; ends with the number of cases
 # One folder of benchmarks/ per question, e.g. make bench-group_collectives.
 bench-%: setup
 	$(PYTHON) -m benchmarks.$*.main
+
+report: bench-end_to_end ## measure all ways of summing gradients end to end, write docs/results/
 
 lint: setup ## check the Python sources with ruff
 	.venv/bin/ruff check .

@@ -27,14 +27,23 @@ def results_file(question: str) -> pathlib.Path:
     return ROOT / "benchmarks" / question / "results" / "results.json"
 
 
-def main(question: str, description: str, measure: Measure, render: Render) -> None:
+def main(
+    question: str,
+    description: str,
+    measure: Measure,
+    render: Render,
+    document: str | None = None,
+    finish: Callable[[dict, str], None] | None = None,
+) -> None:
     """Measures, prints, publishes.
 
     Args:
-      question: folder in benchmarks/ and name of the document.
+      question: folder in benchmarks/.
       description: for --help.
       measure: from whether it shall be quick, the measurements as JSON values.
       render: from measurements, the generated part of the document; pure.
+      document: its name in docs/; that of the question by default.
+      finish: called with the measurements and the new document when they are published.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -62,8 +71,10 @@ def main(question: str, description: str, measure: Measure, render: Render) -> N
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps(results, indent=1) + "\n")
     if args.document or kept == published:
-        document = ROOT / "docs" / f"{question}.md"
-        document.write_text(insert(document.read_text(), text))
+        path = ROOT / "docs" / f"{document or question}.md"
+        path.write_text(insert(path.read_text(), text))
+        if finish:
+            finish(results, path.read_text())
     print(text)
 
 

@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 
-from tf_sparse_strategy import clocks, stall, trace
+from tf_sparse_strategy import clocks, stall, timeline, trace
 
 _DESCRIPTION = """\
 Joins the traces that CommunicationMonitor(trace="trace-{rank}.json") writes on each worker into one, for
@@ -16,7 +16,7 @@ how long it did not compute (stall), and what part of its communication was hidd
 _EPILOG = """\
 examples:
   tss trace trace-*.json --output trace.json
-  tss trace trace.json"""
+  tss trace trace.json --picture timeline.svg"""
 
 
 def main(argv: list[str]) -> int:
@@ -29,6 +29,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("traces", nargs="+", type=pathlib.Path, metavar="TRACE", help="of one run")
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="write the joined trace")
+    parser.add_argument(
+        "--picture", type=pathlib.Path, metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib"
+    )
     args = parser.parse_args(argv)
     try:
         ranks, nodes = _read(args.traces)
@@ -36,6 +39,12 @@ def main(argv: list[str]) -> int:
         ranks = clocks.aligned(ranks, nodes)
         if args.output:
             trace.write(args.output, trace.chrome_trace(ranks, nodes))
+        if args.picture:
+            panels = {f"rank {rank} (node {nodes[rank]})": spans for rank, spans in ranks.items()}
+            timeline.draw(args.picture, panels)
+    except ModuleNotFoundError as error:
+        print(f"tss trace: {error}; --picture needs it: pip install {error.name}", file=sys.stderr)
+        return 1
     except (OSError, ValueError) as error:
         print(f"tss trace: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,42 @@
+"""A worker: TensorFlow's MultiWorkerMirroredStrategy on the same model, in a job of its own."""
+
+import argparse
+import json
+import os
+
+import tensorflow as tf
+
+from benchmarks import training
+from benchmarks.dense_training.multi_worker_mirrored import make_strategy
+from benchmarks.end_to_end import models, names
+from benchmarks.overlap.models import CLASSES
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--model", choices=models.MODELS, required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--local", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    rank = int(os.environ["HOROVOD_RANK"])
+    strategy = make_strategy(args.nodes, args.local, rank)
+    with strategy.scope():
+        model = training.with_optimizer(lambda: models.build(args.model))
+    step = training.under(strategy, training.plain_step(model, args.nodes * args.local * names.ROWS))
+    batch = tf.random.stateless_normal([names.ROWS, CLASSES], [1, rank]), tf.range(names.ROWS) % CLASSES
+    for _ in range(names.WARM_UP):
+        step(*batch)
+    seconds = training.time_rounds(
+        {names.MIRRORED: step}, batch, args.rounds, args.steps, training.tell_of(rank)
+    )
+    if rank == 0:
+        with open(args.output, "w") as file:
+            json.dump({"seconds": seconds}, file)
+
+
+if __name__ == "__main__":
+    main()

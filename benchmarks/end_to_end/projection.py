@@ -1,0 +1,49 @@
+"""What larger clusters would need for one sum of gradients, by the cost model: a projection. Pure."""
+
+import dataclasses
+import statistics
+
+from benchmarks.end_to_end import names
+from tf_sparse_strategy.communication import Dense, HiTopK, ShardedTopK, Torus2D
+from tf_sparse_strategy.cost_model import LinkModel
+from tf_sparse_strategy.topology import Topology
+
+CLUSTERS = {"16 nodes of 8 workers": (16, 8), "128 nodes of 8 workers": (128, 8)}
+ELEMENTS = {"ResNet-50": 25_557_032, "VGG-19": 143_667_240, "Transformer, 110 M": 110_000_000}
+ETHERNET = 25e9  # bits per second
+
+
+def links_of(measured: LinkModel, rate: float) -> LinkModel:
+    """The measured links, with others between nodes.
+
+    Args:
+      measured: on emulated links of `rate` bits per second.
+
+    Returns:
+      The same share of the nominal rate at 25 Gbit/s; latencies, phases and selection as measured.
+    """
+    return dataclasses.replace(measured, cross_beta=measured.cross_beta * rate / ETHERNET)
+
+
+def seconds(links: LinkModel, density: float) -> dict[str, dict[str, dict[str, float]]]:
+    """[cluster][model][way]: of one sum of all gradients, in one bucket."""
+    schemes = {
+        names.DENSE: Dense(),
+        names.TORUS: Torus2D(),
+        names.HITOPK: HiTopK(density),
+        names.SHARDED: ShardedTopK(density),
+    }
+    found: dict = {}
+    for cluster, (nodes, local) in CLUSTERS.items():
+        place = Topology(tuple(rank // local for rank in range(nodes * local)), rank=0)
+        found[cluster] = {
+            model: {name: scheme.cost(n, place, links).seconds for name, scheme in schemes.items()}
+            for model, n in ELEMENTS.items()
+        }
+    return found
+
+
+def errors(jobs: dict) -> list[float]:
+    """Measured by predicted seconds of one sum, of all schemes; `jobs` is what `worker.py` writes, by model."""
+    predicted = [(job, name, job["predicted"][name]) for job in jobs.values() for name in job["predicted"]]
+    return [statistics.median(job["sums"][name]) / seconds for job, name, seconds in predicted]

@@ -1,0 +1,149 @@
+"""A worker: trains one emulated model in each way, in turns."""
+
+import argparse
+import dataclasses
+import json
+import time
+
+import keras
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from benchmarks import training
+from benchmarks.end_to_end import models, names
+from benchmarks.gradient_communication import methods
+from benchmarks.overlap.models import CLASSES
+from tf_sparse_strategy import link_measurement
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
+from tf_sparse_strategy.communication.auto import selection_seconds
+
+SUMS = 3
+
+
+def strategies(density: float) -> dict[str, tss.SparseStrategy]:
+    """By name."""
+    coded = ShardedTopK(density, wire_dtype="float16", index_coding="delta")
+    return {
+        names.DENSE: tss.SparseStrategy("dense"),
+        names.TORUS: tss.SparseStrategy("torus2d"),
+        names.DEAR: tss.SparseStrategy(overlap=tss.overlap.DeAR()),
+        names.HITOPK: tss.SparseStrategy(HiTopK(density)),
+        names.SHARDED: tss.SparseStrategy(ShardedTopK(density)),
+        names.CODED: tss.SparseStrategy(coded),
+        names.AUTO: tss.SparseStrategy(Auto(density)),
+    }
+
+
+def plain(name: str, rows: int, gradient) -> training.Step:
+    """A step without a strategy."""
+    model = training.with_optimizer(lambda: models.build(name))
+    return tf.function(training.plain_step(model, rows, gradient))
+
+
+def parts(comm: Collectives, step: training.Step, batch) -> dict[str, float]:
+    """Seconds of one step in each kind of collective; those of several buckets may overlap."""
+    comm.sites.timed = True
+    step(*batch)
+    before = {name: site.copy() for name, site in comm.sites.sites()}
+    begin = time.perf_counter()
+    step(*batch)
+    found = {"whole": time.perf_counter() - begin}
+    for name, site in comm.sites.sites():
+        change = site - before.get(name, 0)
+        kind = ".".join(name.split(".")[:2])
+        if change[0]:
+            found[kind] = found.get(kind, 0.0) + float(change[4] - change[3]) * 1e-6
+    comm.sites.timed = False
+    return found
+
+
+def sums(n: int, density: float, comm: Collectives) -> dict[str, list[float]]:
+    """Seconds of one sum of all n gradients, nothing beside it: what the cost model predicts."""
+    exact, sparse = methods.exact(n, comm), methods.sparse(n, density, comm)
+    chosen = {
+        names.DENSE: exact[methods.RING],
+        names.TORUS: exact[methods.TORUS],
+        names.HITOPK: sparse["HiTopK"],
+        names.SHARDED: sparse["ShardedTopK"],
+        names.CODED: sparse["ShardedTopK" + methods.CODED],
+    }
+    x, found = tf.random.stateless_normal([n], [comm.topology.rank, n]), {}
+    for name, method in chosen.items():
+        step, found[name] = tf.function(method.step), []
+        step(x)
+        for _ in range(SUMS):
+            comm.barrier()
+            begin = time.perf_counter()
+            step(x)[:1].numpy()
+            found[name].append(time.perf_counter() - begin)
+    return found
+
+
+def bytes_of(comm: Collectives, step: training.Step, batch) -> tuple[int, int]:
+    """(local, cross) that this worker sends in a step."""
+    before = comm.sites.traffic()[1]
+    step(*batch)
+    after = comm.sites.traffic()[1]
+    return after.local - before.local, after.cross - before.cross
+
+
+def main() -> None:
+    """Writes what was measured as JSON, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--model", choices=models.MODELS, required=True)
+    parser.add_argument("--density", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    ways = strategies(args.density)
+    comm = ways[names.DENSE].extended.collectives
+    workers, rank = comm.topology.num_workers, comm.topology.rank
+    links = link_measurement.measure(comm)
+    links = dataclasses.replace(links, selection=selection_seconds(comm, HiTopK(args.density)))
+    batch = tf.random.stateless_normal([names.ROWS, CLASSES], [1, rank]), tf.range(names.ROWS) % CLASSES
+    rows, steps, made = workers * names.ROWS, {}, {}
+    for name, strategy in ways.items():
+        with strategy.scope():
+            model = training.with_optimizer(lambda: models.build(args.model))
+        made[name] = training.plain_step(model, rows)
+        steps[name] = training.under(strategy, made[name])
+    steps[names.HOROVOD] = plain(args.model, rows, training.horovods_gradient())
+    steps[names.HOROVOD_FP16] = plain(args.model, rows, training.horovods_gradient("fp16"))
+    steps[names.ALONE] = plain(args.model, rows, training.local_gradient)
+    for step in steps.values():
+        for _ in range(names.WARM_UP):
+            step(*batch)
+    tell = training.tell_of(rank)
+    seconds = training.time_rounds(
+        steps, batch, args.rounds, args.steps, lambda text: tell(f"{args.model}, {text}"), comm.barrier
+    )
+    sent, breakdown, predicted = {}, {}, {}
+    for name, strategy in ways.items():
+        own = strategy.extended.collectives
+        sent[name] = bytes_of(own, steps[name], batch)
+        breakdown[name] = parts(own, training.under(strategy, made[name]), batch)
+    elements = models.parameters(args.model)
+    alone = sums(elements, args.density, comm)
+    for name in alone:
+        predicted[name] = ways[name].communication.cost(elements, comm.topology, links).seconds
+    if rank == 0:
+        found = {
+            "parameters": elements,
+            "computation": models.seconds(args.model),
+            "links": dataclasses.asdict(links),
+            "seconds": seconds,
+            "sent": sent,
+            "parts": breakdown,
+            "sums": alone,
+            "predicted": predicted,
+        }
+        with open(args.output, "w") as file:
+            json.dump(found, file)
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    keras.utils.set_random_seed(1)
+    main()

@@ -1,0 +1,1 @@
+"""What a step looks like: pictures of traces."""

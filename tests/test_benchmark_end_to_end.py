@@ -1,0 +1,86 @@
+"""The end-to-end report, from made-up measurements."""
+
+import pytest
+
+from benchmarks.end_to_end import figures, page, projection, tables
+from benchmarks.end_to_end.names import ALONE, AUTO, CODED, DENSE, HITOPK, HOROVOD, SHARDED, TORUS
+from benchmarks.report import environment
+from tf_sparse_strategy.cost_model import LinkModel
+
+LINKS = {"local_alpha": 1e-5, "local_beta": 1e-9, "cross_alpha": 1e-4, "cross_beta": 4e-8, "phase": 2e-3}
+
+
+def job(**changes) -> dict:
+    """1 s of computation; dense ways take 5 s and 4 s, the best sparse one 2 s."""
+    seconds = {ALONE: [1.0], HOROVOD: [5.0], DENSE: [4.0], HITOPK: [3.0, 2.0, 1.0], AUTO: [2.2]} | changes
+    return {
+        "parameters": 10**6,
+        "computation": 0.9,
+        "links": LINKS,
+        "seconds": seconds,
+        "sent": {DENSE: [4_000_000, 3_000_000]},
+        "parts": {DENSE: {"whole": 4.0, "gradients.all_reduce_sum": 3.5}, HITOPK: {"whole": 2.0}},
+        "sums": {DENSE: [3.0], HITOPK: [0.8]},
+        "predicted": {DENSE: 2.0, HITOPK: 1.0},
+    }
+
+
+def results(**changes) -> dict:
+    return {
+        "environment": environment(),
+        "cluster": "4 nodes of 2 workers",
+        "workers": 8,
+        "rate": 200e6,
+        "rows": 4,
+        "density": 0.01,
+        "accuracy": 0.95,
+        "jobs": {"VGG-like": job(**changes)},
+        "learning": {
+            DENSE: [[[10.0, 0.5, 0.9], [20.0, 0.1, 0.96]], [[12.0, 0.5, 0.97], [24.0, 0.1, 0.98]]],
+            HITOPK: [[[1.0, 0.6, 0.8], [2.0, 0.2, 0.94]], [[1.0, 0.6, 0.8], [2.0, 0.2, 0.96]]],
+        },
+    }
+
+
+def test_efficiency_and_what_is_exposed():
+    assert tables.efficiency(job(), DENSE) == 0.25
+    assert tables.exposed(job(), DENSE) == 3.0
+    assert tables.exposed(job(**{DENSE: [0.9]}), DENSE) == 0.0  # noise
+
+
+def test_the_goal_is_of_models_that_communication_binds():
+    assert "HiTopK does 2.00 times the steps of the best dense way, Dense (goal 1.25: reached)" in (
+        tables.verdict("m", job())
+    )
+    assert "goal 1.25: missed" in tables.verdict("m", job(**{HITOPK: [3.9], AUTO: [3.9]}))
+    assert "computation takes more than half" in tables.verdict("m", job(**{DENSE: [1.9]}))
+
+
+def test_seconds_until_an_accuracy():
+    text = tables.learned(results()["learning"], 0.95)
+    dense, sparse = text.splitlines()[2:]
+    assert dense.startswith("| Dense | 16 ± 5.66 | 22 ±")
+    assert sparse.startswith("| HiTopK | 2 (1 of 2 never) |")
+
+
+def test_a_projection_knows_its_rate_and_its_errors():
+    measured = LinkModel(**LINKS)
+    links = projection.links_of(measured, 200e6)
+    assert links.cross_beta == pytest.approx(measured.cross_beta / 125)
+    assert links.phase == measured.phase
+    assert projection.errors({"a": job()}) == [1.5, 0.8]
+    found = projection.seconds(links, 0.01)["128 nodes of 8 workers"]
+    assert set(found["VGG-19"]) == {DENSE, TORUS, HITOPK, SHARDED}
+    assert found["VGG-19"][DENSE] > found["ResNet-50"][DENSE] > 0
+
+
+def test_the_report_is_complete_and_becomes_a_page(tmp_path):
+    text = tables.render(results())
+    for said in ("4 nodes of 2 workers, 200 Mbit/s", "A projection, not a measurement", "0.80 to 1.50 times"):
+        assert said in text
+    assert CODED not in text  # was not measured
+    figures.speed(results(), tmp_path / "speed.svg")
+    figures.learning(results(), tmp_path / "learning.svg")
+    html = page.html(text, tmp_path)
+    assert html.count("<svg") == 2 and "<img" not in html
+    assert html.count("<table>") == text.count("| --- |")
