@@ -237,7 +237,7 @@ def _zeros(spec):
 def _inputs(element):
     """x of what Keras takes for (x,), (x, y) or (x, y, sample_weight)."""
     data = element.data if isinstance(element, Batch) else element
-    return data[0] if type(data) is tuple else data
+    return data[0] if isinstance(data, tuple) else data
 
 
 def _unsplatted(dataset: tf.data.Dataset, fn) -> tf.data.Dataset:

@@ -145,7 +145,9 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     reduced = extended.reduce_gradients(present)
     clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
     summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
-    return summed if extended.delayed is None else extended.delayed.delay(summed)
+    if extended.delayed is None:
+        return summed
+    return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])
 
 
 def _build_for_parts(original, optimizer, variables):

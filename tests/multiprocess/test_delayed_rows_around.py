@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from tests.multiprocess import oracle
+from tests.multiprocess import embedding_models, oracle
 from tests.multiprocess.delayed_runs import (
     LENGTH,
     VOCABULARY,
@@ -43,13 +43,17 @@ def test_looking_within_an_epoch(strategies, expected, comm, shared_tmp):
 
     class Look(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
+            checkpoint = tf.train.Checkpoint(model=self.model)
+            if batch == 4:  # reads what the step before has written
+                with pytest.raises(RuntimeError, match=r"strategy.synchronize\(\)"):
+                    checkpoint.read(str(shared_tmp / "within"))
             if batch != 3:
                 return
             slot = next(v for v in self.model.optimizer.variables if slices.of(v) is not None)
             looks = [
                 self.model.get_weights,
                 lambda: self.model.save_weights(path),
-                lambda: tf.train.Checkpoint(model=self.model).write(path),
+                lambda: checkpoint.write(path),
                 lambda: slot.assign(slot),
             ]
             for look in looks if comm.topology.rank else [*looks, slot.numpy]:
@@ -57,6 +61,7 @@ def test_looking_within_an_epoch(strategies, expected, comm, shared_tmp):
                     look()
             strategy.synchronize()
             self.model.save_weights(path)
+            checkpoint.write(str(shared_tmp / "within"))
 
     delayed, _ = trained(strategy, callbacks=[Look()])
     oracle.assert_same(delayed, expected, rtol=0, atol=0)
@@ -98,7 +103,25 @@ def predicting(*rows):
     return keras.layers.Dense(1)(keras.layers.Concatenate()([keras.layers.Flatten()(x) for x in rows]))
 
 
-def within_a_layer(table):
+def test_two_models_in_turns(strategies):
+    """They share a table, whose rows wait for the optimizer of the one that was trained last."""
+    results = []
+    for strategy in strategies:
+        keras.utils.set_random_seed(5)
+        with strategy.scope():
+            shared, models = tss.layers.ShardedEmbedding(VOCABULARY + 1, WIDTH), []
+            for _ in range(2):
+                inputs = keras.Input((LENGTH,), dtype="int32")
+                models.append(embedding_models.start(keras.Model(inputs, predicting(shared(inputs)))))
+                models[-1].compile(lazy_adam(), "mse")
+        for model in (*models, models[0]):
+            model.fit(adversarial(), verbose=0)
+        results.append([v.numpy() for m in models for v in (*m.variables, *m.optimizer.variables)])
+    for delayed, expected in zip(*results[::-1], strict=True):
+        np.testing.assert_array_equal(delayed, expected)
+
+
+def within_a_layer(table, function=lambda call: call):
     """A second lookup that no graph of layers shows."""
 
     class Again(keras.layers.Layer):
@@ -106,6 +129,7 @@ def within_a_layer(table):
             super().__init__()
             self.shared = shared
 
+        @function
         def call(self, ids):
             return self.shared(ids)
 
@@ -116,6 +140,19 @@ def within_a_layer(table):
 
 def test_a_second_lookup_in_a_step(strategies):
     compare(strategies, build=within_a_layer, data=adversarial(), run_eagerly=True, delays=False)
+
+
+def test_a_second_lookup_in_a_function(strategies):
+    def build(table):
+        return within_a_layer(table, tf.function(autograph=False))
+
+    compare(strategies, build=build, data=adversarial(), run_eagerly=True, delays=False)
+    with strategies[1].scope():
+        model = build(tss.layers.ShardedEmbedding)
+        model.compile(lazy_adam(), "mse", run_eagerly=True)
+    model.evaluate(adversarial(), verbose=0)  # traces the function, which no training does again
+    with pytest.raises(tf.errors.InvalidArgumentError, match="in a tf.function of its own"):
+        model.fit(adversarial(), verbose=0)
 
 
 def penalized(table):

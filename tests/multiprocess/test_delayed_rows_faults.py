@@ -116,11 +116,11 @@ def test_it_differs_with(strategies, expected, monkeypatch, fault):
 
 
 def test_a_wrong_announcement_is_noticed(strategies, monkeypatch):
-    """The lookup then applies the rows itself, here within layers that compute in 16 bits."""
+    """The lookup then applies the rows itself, here in layers that compute in 16 bits, and in a loop."""
     wrong_next_batch(monkeypatch)
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        compare(strategies, decaying(keras.optimizers.SGD), data=adversarial(), run_eagerly=True)
+        compare(strategies, decaying(keras.optimizers.SGD), data=adversarial(), steps_per_execution=2)
     finally:
         keras.config.set_dtype_policy(policy)

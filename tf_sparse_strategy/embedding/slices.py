@@ -81,6 +81,8 @@ def variable_class(mirrored: type, save_spec: type) -> type:
             return {_VALUE: save_spec(whole, "", "", dtype=self.dtype, device=device)}
 
         def _restore_from_tensors(self, restored_tensors):
+            if self.slices.delayed is not None:
+                self.slices.delayed.check_write(self.name)
             return self.values[0].assign(own(self, restored_tensors[_VALUE]))
 
         def _export_to_saved_model_graph(self, *args, **kwargs):

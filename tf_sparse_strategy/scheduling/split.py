@@ -60,6 +60,14 @@ class Split:
         zero_first = tf.pad(rows, [[1, 0], [0, 0]])
         return tf.gather(zero_first, tf.cumsum(is_prior) * is_prior)
 
+    def check_alone(self, gradient: tf.IndexedSlices, name: str) -> tf.Operation | None:
+        """An assertion that `gradient`, not summed yet, is that of this lookup in table `name` alone."""
+        return tf.debugging.assert_equal(
+            tf.size(gradient.indices), tf.size(self._is_prior),
+            f"delay_rows: a step looks {name!r} up a second time, in a tf.function of its own. Leave out "
+            "delay_rows.",
+        )  # fmt: skip
+
     def without_delayed(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
         """`gradient` without the zeros of delayed rows, which would move slots."""
         kept = contains(self._following, tf.cast(gradient.indices, self._following.dtype))

@@ -5,6 +5,7 @@ import weakref
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.call_site import plain_variable_class
@@ -21,12 +22,14 @@ class DelayedRows:
     Attributes:
       wire_dtype: in which they travel.
       optimizer: the last one that was built on the table.
+      looked_up_within: whether a function that a step calls looks the table up, too.
     """
 
     def __init__(self, table: Any):
         self._table = weakref.ref(table)
         self.wire_dtype = table.dtype
-        self.optimizer, self._number = None, 0
+        self.optimizer, self._number, self.looked_up_within = None, 0, False
+        self._optimizers = weakref.WeakValueDictionary()  # by number; former ones may train again
         made = plain_variable_class()
         columns = table.partition.shape[1]
         with tf.init_scope(), tf.device(table.values[0].device):
@@ -35,7 +38,7 @@ class DelayedRows:
             self._ids = made(tf.zeros([0], tf.int64), shape=[None], trainable=False)
         with tf.init_scope(), tf.device("CPU:0"):
             self._step = made(0, dtype=tf.int64, trainable=False)
-            self._rate = made(0.0, dtype=tf.float32, trainable=False)
+            self._rate = made(0.0, dtype=tf.float64, trainable=False)
             self._waiting = made(0, dtype=tf.int32, trainable=False)  # for which optimizer, 0 for none
 
     @property
@@ -49,23 +52,25 @@ class DelayedRows:
         with tf.init_scope():
             return self._waiting.numpy() > 0
 
+    def reason_against(self, optimizer: Any) -> str | None:
+        """Why a step of `optimizer` must update all rows at once; None if it need not."""
+        if self.looked_up_within:
+            return "a function that the step calls looks it up, too"
+        return None if self.optimizer is optimizer else "another optimizer was built on it"
+
     def take_optimizer(self, optimizer: Any) -> None:
-        """From now on `optimizer` updates the table."""
+        """From now on `optimizer` updates the table, in functions that are traced from now on."""
         self.optimizer, self._number = optimizer, self._number + 1
+        self._optimizers[self._number] = optimizer
 
     # ---- in a step ------------------------------------------------------------------------------
 
     def store(self, split: Split) -> None:
         """Keeps the delayed rows of the step under way."""
-        free = tf.debugging.assert_equal(
-            self._waiting.read_value(), 0,
-            "delay_rows: a table was updated twice in one step. Leave out delay_rows.",
-        )  # fmt: skip
-        with tf.control_dependencies([] if free is None else [free]):
-            self._ids.assign(split.delayed_ids)
+        self._ids.assign(split.delayed_ids)
         self._rows.assign(tf.cast(split.delayed_rows, self._rows.dtype))
         self._step.assign(tf.cast(self.optimizer.iterations, tf.int64))
-        self._rate.assign(tf.cast(self.optimizer.learning_rate, tf.float32))
+        self._rate.assign(tf.cast(self.optimizer.learning_rate, tf.float64))
         self._waiting.assign(self._number)
 
     def bring(self) -> None:
@@ -84,14 +89,22 @@ class DelayedRows:
         tf.cond(waiting, self._send_and_apply, _nothing)
 
     def _send_and_apply(self):
-        known = tf.debugging.assert_equal(
-            self._waiting.read_value(), self._number,
-            "delay_rows: this function was traced before the optimizer that updates its tables was built. "
-            "Call strategy.synchronize() on all workers before it.",
-        )  # fmt: skip
-        if self._number == 0:  # and so the assertion has failed, or will
-            return _nothing()
-        table = self.table
+        number, known, table = self._waiting.read_value(), None, self.table
+        if tf.executing_eagerly():
+            optimizer = self._optimizers.get(int(number))
+            if optimizer is None:
+                self._waiting.assign(0)
+                logging.warning("delay_rows: rows of %s wait, but their optimizer is gone.", table.name)
+                return _nothing()
+        else:
+            optimizer = self.optimizer
+            known = tf.debugging.assert_equal(
+                number, self._number,
+                "delay_rows: rows wait for another optimizer, which a training has left that did not come to "
+                "its end. Call strategy.synchronize() on all workers first.",
+            )  # fmt: skip
+            if optimizer is None:  # so the assertion has failed, or will
+                return _nothing()
         with tf.control_dependencies([] if known is None else [known]):
             ids = self._ids.read_value()
         rows = tf.cast(self._rows.read_value(), self.wire_dtype)
@@ -100,8 +113,8 @@ class DelayedRows:
         gradient = coalesced(tf.IndexedSlices(values, ids, tf.constant(table.shape.as_list(), tf.int64)))
         step, rate = self._step.read_value(), self._rate.read_value()
         self._waiting.assign(0)
-        with keras_hooks.without_autocast(), _at_step(self.optimizer, step):
-            _update(self.optimizer, table, gradient, rate)
+        with keras_hooks.without_autocast(), _at_step(optimizer, step):
+            _update(optimizer, table, gradient, rate)
         return _nothing()
 
 

@@ -79,16 +79,17 @@ class DelayedUpdates:
     def step_under_way(self, following: Any) -> Iterator[None]:
         """A step, after which this worker's inputs will be `following`; None if that is not known."""
         model = getattr(self._local, "model", None)
-        if model is None and following is not None:
-            text = "delay_rows: all rows are updated at once: the train_step is not keras.Model's own."
-            logging.log_first_n(logging.WARNING, text, 1)
-        known = model is not None and following is not None
-        self._local.announced = self._announced(model, following) if known else {}
-        self._local.looked_up = []
+        self._local.announced, self._local.reason, self._local.looked_up = {}, None, []
+        if model is None:
+            self._local.reason = "the train_step is not keras.Model's own"
+        elif following is None:
+            self._local.reason = "the next batch is known in `fit` only, of data that it distributes itself"
+        else:
+            self._local.announced = self._announced(model, following)
         try:
             yield
         finally:
-            self._local.announced, self._local.looked_up = {}, None
+            self._local.announced, self._local.reason, self._local.looked_up = {}, None, None
 
     def _announced(self, model, following):
         optimizer, tables, ids_of = self._plans.get(model, (None, [], None))
@@ -100,18 +101,27 @@ class DelayedUpdates:
                 logging.warning("delay_rows: all rows of %s are updated at once: %s.", name, reason)
         if not tables:
             return {}
+        for table in tables:
+            if reason := self.of(table).reason_against(model.optimizer):
+                text = "delay_rows: all rows of %s are updated at once: %s."
+                logging.log_first_n(logging.WARNING, text, 1, table.name, reason)
         graph = tf.compat.v1.get_default_graph()
         ids = [eligible.flat(x) for x in tf.nest.flatten(ids_of(following), expand_composites=False)]
         return {
             id(table): Announced(x, graph)
             for table, x in zip(tables, ids, strict=True)
-            if self.of(table).optimizer is model.optimizer  # not another one, built on it since
+            if self.of(table).reason_against(model.optimizer) is None
         }
 
     def announced(self, table: Any) -> Announced | None:
         """What the next batch reads of the slice `table`, where a lookup can use that."""
         found = getattr(self._local, "announced", {}).get(id(slices.of(table)))
-        return found if found is not None and found.graph is tf.compat.v1.get_default_graph() else None
+        if found is None or found.graph is tf.compat.v1.get_default_graph():
+            return found
+        # In a function that the step calls, a loop or a branch; such a function is not always traced again.
+        found.lookups += 1
+        self.of(table).looked_up_within = True
+        return None
 
     def note_lookup(self, rows: list[tf.Tensor]) -> None:
         """The step's delayed rows are to leave after these have arrived."""
@@ -119,21 +129,42 @@ class DelayedUpdates:
             self._local.looked_up += rows
 
     @tf.autograph.experimental.do_not_convert
-    def delay(self, pairs: list) -> list:
-        """`[(summed gradient, variable), …]` without the rows that wait; applies those of the last step."""
+    def delay(self, pairs: list, gradients: list) -> list:
+        """Takes the rows that wait out of sums; applies those of the last step.
+
+        Args:
+          pairs: `[(summed gradient, variable), …]`.
+          gradients: before they were summed.
+
+        Returns:
+          The same pairs, with fewer rows in gradients of tables.
+        """
         graph = tf.compat.v1.get_default_graph()
         looked_up = getattr(self._local, "looked_up", None) or []
         arrived = [x for x in looked_up if tf.executing_eagerly() or x.graph is graph]
-        return [(self._delayed(g, v, arrived) if slices.of(v) is not None else g, v) for g, v in pairs]
+        reason = getattr(self._local, "reason", None)
+        if reason is not None and any(slices.of(v) is not None for _, v in pairs):
+            logging.log_first_n(logging.WARNING, "delay_rows: all rows are updated at once: %s.", 1, reason)
+        return [
+            (self._delayed(own, g, v, arrived) if slices.of(v) is not None else g, v)
+            for own, (g, v) in zip(gradients, pairs, strict=True)
+        ]
 
-    def _delayed(self, gradient, variable, arrived):
+    def _delayed(self, own, gradient, variable, arrived):
         rows, announced = self.of(variable), self.announced(variable)
         with tf.control_dependencies(arrived):
             rows.bring()
         split: Split | None = None if announced is None else announced.split
         if split is None or split.delayed_rows is None or gradient is None:
             return gradient
-        rows.store(split)
+        if not isinstance(own, tf.IndexedSlices):
+            raise TypeError(
+                f"delay_rows: the gradient of table {variable.name!r} is not of looked-up rows alone: "
+                "something else reads all of it, such as a loss of its weights. Leave out delay_rows."
+            )
+        alone = split.check_alone(own, variable.name)
+        with tf.control_dependencies([] if alone is None else [alone]):
+            rows.store(split)
         return split.without_delayed(gradient)
 
     # ---- between steps --------------------------------------------------------------------------
