@@ -19,8 +19,10 @@ import tensorflow as tf
 
 import datacache
 from benchmarks.datacache import ways
+from benchmarks.datacache.tables import INTO_ONE
 
 GATHERED = 256  # rows of a batch
+HELD = 8  # batches, as a pipeline and its consumer hold some
 
 
 def epochs(way: str, source: str, scratch: str, edge: int, images: int, count: int) -> dict:
@@ -86,41 +88,48 @@ def warm(directory: str, edge: int, images: int, count: int) -> dict:
 def gather(edge: int, images: int, rounds: int) -> dict:
     """Seconds to gather all samples in random order, batch by batch, and to copy them in plain memory.
 
-    The copies are memcpy()s of one sample each, in the same order, from an array into a batch that is there
-    already (its pages have been touched), by one thread and by as many as there are cores.
+    Gathering is done by a tf.data pipeline, without Python. The copies are memcpy()s of one sample each, in
+    the same order, from an array into `HELD` batches in turn, whose pages have been touched, by one thread
+    and by as many as there are cores; and into one batch, which the processor's cache may hold, as it
+    does not where batches are made to be used.
     """
     images = images // GATHERED * GATHERED
     threads = os.cpu_count()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         cache = _synthetic(directory, edge, images)
         cache.warm(progress=False)
-        load = tf.function(cache.load, input_signature=[tf.TensorSpec([GATHERED], tf.int64)])
         order = np.random.default_rng(1).permutation(images).reshape(-1, GATHERED)
-        ids = [tf.constant(row) for row in order]
+        batches = iter(tf.data.Dataset.from_tensor_slices(order).repeat().map(cache.load))
         source = np.full([images, edge * edge * 3], 1, np.uint8)
-        target = np.full([GATHERED, edge * edge * 3], 1, np.uint8)
-        parts = np.array_split(np.arange(GATHERED), threads)
+        targets = np.full([HELD, GATHERED, edge * edge * 3], 1, np.uint8)
 
+        @tf.function
         def gathered():
-            for row in ids:
-                load(row)
+            seen = tf.constant(0, tf.uint8)
+            for _ in tf.range(len(order)):
+                seen += next(batches)[0, 0, 0, 0]
+            return seen
 
         def copy(rows, to):
             np.take(source, rows, axis=0, out=to, mode="clip")
 
-        def copied():
-            for row in order:
-                copy(row, target)
+        def copied(workers, held):
+            parts = [slice(part[0], part[-1] + 1) for part in np.array_split(np.arange(GATHERED), workers)]
+            run = map if workers == 1 else pool.map
+            for number, row in enumerate(order):
+                target = targets[number % held]
+                list(run(copy, [row[part] for part in parts], [target[part] for part in parts]))
 
-        def copied_by(pool):
-            to = [target[part[0] : part[-1] + 1] for part in parts]
-            for row in order:
-                list(pool.map(copy, [row[part] for part in parts], to))
-
-        found = {"gather": [], "copy, 1 thread": [], f"copy, {threads} threads": []}
+        methods = {
+            "gather": gathered,
+            "copy, 1 thread": lambda: copied(1, HELD),
+            f"copy, {threads} threads": lambda: copied(threads, HELD),
+            f"copy, {threads} threads, {INTO_ONE}": lambda: copied(threads, 1),
+        }
+        found = {name: [] for name in methods}
         with futures.ThreadPoolExecutor(threads) as pool:
             for _ in range(rounds + 1):
-                for name, run in zip(found, (gathered, copied, lambda: copied_by(pool)), strict=True):
+                for name, run in methods.items():
                     begin = time.perf_counter()
                     run()
                     found[name].append(time.perf_counter() - begin)

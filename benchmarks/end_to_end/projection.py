@@ -44,6 +44,6 @@ def seconds(links: LinkModel, density: float) -> dict[str, dict[str, dict[str, f
 
 
 def errors(jobs: dict) -> list[float]:
-    """Measured by predicted seconds of one sum, of all schemes; `jobs` is what `worker.py` writes, by model."""
+    """Measured by predicted seconds of one sum, of all schemes; `jobs` is what `worker.py` writes."""
     predicted = [(job, name, job["predicted"][name]) for job in jobs.values() for name in job["predicted"]]
     return [statistics.median(job["sums"][name]) / seconds for job, name, seconds in predicted]

@@ -58,8 +58,9 @@ class Store {
   static std::unique_ptr<Store> Open(const std::string& path, std::string* error);
   ~Store();
 
-  // Copies a sample; false where it is absent. Checks its crc when this process first reads it.
-  bool Get(int64_t id, const std::vector<Piece>& pieces);
+  // Copies a sample; false where it is absent. Checks its crc when this process first reads it. `next`, any
+  // number, is a sample that will be asked for soon: its pages are looked up meanwhile.
+  bool Get(int64_t id, const std::vector<Piece>& pieces, int64_t next = -1);
   // The same for a sample of any length, without the bytes that Put() padded.
   bool Get(int64_t id, std::string* data);
   // Stores samples that are absent or damaged; `pieces[k]` belongs to ids[k]. A full store rejects and
@@ -97,6 +98,7 @@ class Store {
   bool IsWhole(int64_t id, int64_t slot) const;
   // The record of a sample whose crc is right, or has been; nullptr where absent.
   const Record* Find(int64_t id);
+  void Prefetch(int64_t id) const;
   bool Count(bool found, int64_t bytes);
 
   int fd_ = -1;

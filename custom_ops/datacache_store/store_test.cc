@@ -22,10 +22,14 @@ TEST(Crc32cTest, KnownValues) {
 }
 
 TEST(Crc32cTest, TheInstructionAgreesWithTheTable) {
-  const std::string data = Sample(3, 1000);
+  const std::string data = Sample(3, 10000);
   for (size_t begin = 0; begin < 9; ++begin) {
     for (size_t n = 0; n < 70; ++n) {
-      EXPECT_EQ(Crc32c(7, &data[begin], n), Crc32cPortable(7, &data[begin], n));
+      // Short ones, and those of which some parts are computed at once.
+      for (const size_t lanes : {0, 1, 2, 3}) {
+        const size_t bytes = 3072 * lanes + n;
+        EXPECT_EQ(Crc32c(7, &data[begin], bytes), Crc32cPortable(7, &data[begin], bytes));
+      }
     }
   }
 }
@@ -53,6 +57,17 @@ TEST(StoreTest, PiecesAreGathered) {
   std::string a(3, ' '), b(5, ' ');
   EXPECT_TRUE(store->Get(1, {{b.data(), 64, 5}, {a.data(), 0, 3}}));
   EXPECT_EQ(a + b, "abcdefgh");
+}
+
+TEST(StoreTest, TheNextSampleMayBeAnyNumber) {
+  TemporaryFile file;
+  const auto store = Created(file.path, 3, 9000);
+  for (const int64_t id : {1, 2}) PutSample(store.get(), id);
+  for (const int64_t next : {int64_t{2}, int64_t{0}, int64_t{-1}, int64_t{3}, INT64_MAX, INT64_MIN}) {
+    std::string data(9000, ' ');
+    EXPECT_TRUE(store->Get(1, {{data.data(), 0, 9000}}, next));
+    EXPECT_EQ(data, Sample(1, 9000));
+  }
 }
 
 TEST(StoreTest, NumbersOutOfRangeAreAbsent) {

@@ -148,7 +148,7 @@ class GatherOp : public StoreOp {
     const auto copy = [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const std::vector<Piece> pieces = rows.Row(row);
-        found_flat(row) = store->Get(ids(row), pieces);
+        found_flat(row) = store->Get(ids(row), pieces, row + 1 < end ? ids(row + 1) : -1);
         if (found_flat(row)) continue;
         for (const Piece& piece : pieces) std::memset(piece.data, 0, piece.bytes);
       }
