@@ -17,6 +17,8 @@ from absl import logging
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.slices import whole_shape
 
+# Bytes that are broadcast at once: what one operation sends must arrive within Gloo's time limit.
+PIECE = 64 << 20
 _SHOWN = 5  # differences
 _SAME_MODEL = "Build the same model, in the same order, on all workers."
 
@@ -88,7 +90,13 @@ def broadcast_same(name: str, value: tf.Tensor, collectives: Collectives) -> tf.
       ValueError: the workers create different variables.
     """
     try:
-        return collectives.broadcast(value, purpose="initial_value")
+        total, most = value.shape.num_elements() or 0, PIECE // value.dtype.size
+        if total <= most:
+            return collectives.broadcast(value, purpose="initial_value")
+        flat = tf.reshape(value, [-1])
+        pieces = (flat[first : first + most] for first in range(0, total, most))
+        parts = [collectives.broadcast(piece, purpose="initial_value") for piece in pieces]
+        return tf.reshape(tf.concat(parts, axis=0), value.shape)
     except tf.errors.FailedPreconditionError:
         fact = f"{name!r} {value.shape.as_list()} {value.dtype.name}"
         require_same({"variable being created": fact}, collectives, _SAME_MODEL)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.oracle import assert_identical
+from tf_sparse_strategy import agreement
 
 Aggregation = tf.VariableAggregation
 ON_READ = tf.VariableSynchronization.ON_READ
@@ -18,6 +19,11 @@ DTYPES = [
 def make(strategy, initial_value, **kwargs):
     with strategy.scope():
         return tf.Variable(initial_value, **kwargs)
+
+
+def collectives_of(strategy) -> int:
+    """How many this worker has taken part in so far."""
+    return strategy.extended.collectives.sites.traffic()[0]
 
 
 def local(variable) -> np.ndarray:
@@ -40,6 +46,17 @@ def test_initial_value_of_rank_0(strategy, topology, dtype):
 def test_initial_value_of_strings_is_left_alone(strategy, topology):
     variable = make(strategy, [f"rank {topology.rank}"], trainable=False)
     assert local(variable)[0] == f"rank {topology.rank}".encode()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2,), (5, 3), (2, 0, 4)])
+def test_large_values_travel_in_pieces(strategy, topology, monkeypatch, shape):
+    """Of two elements here; the last one is shorter."""
+    monkeypatch.setattr(agreement, "PIECE", 8)
+    calls = collectives_of(strategy)
+    variable = make(strategy, tf.random.stateless_normal(shape, [1, topology.rank]))
+    np.testing.assert_array_equal(local(variable), tf.random.stateless_normal(shape, [1, 0]))
+    pieces = max(1, -(-np.prod(shape, dtype=int) // 2))
+    assert collectives_of(strategy) - calls == (0 if topology.num_workers == 1 else pieces)
 
 
 @pytest.mark.parametrize("seed", [None, "own"])
