@@ -15,7 +15,7 @@ def worker(start=0):
         return Span(place, name, start + begin, start + end, {"step": 4, "place": place})
 
     return [
-        bar("g.all_reduce_sum.f.1", "g.all_reduce_sum x2", 40, 60),
+        bar("g_1_12.all_reduce_sum.f.0", "g_1_12.all_reduce_sum x2", 40, 60),
         bar("g.all_reduce_sum.f.0", "g.all_reduce_sum", 30, 50),
         bar("r.all_to_all.f.0", "r.all_to_all", 10, 20),
         Span(COMPUTE, COMPUTE, start + 5, start + 35, {}),

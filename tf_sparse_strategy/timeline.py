@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 from tf_sparse_strategy.trace import COMPUTE, STEPS, Span
@@ -18,12 +19,12 @@ def lanes(spans: Sequence[Span]) -> dict[str, list[tuple[int, int]]]:
     Steps, computation, then each kind of communication, which its buckets share, by when it is first used.
 
     Example:
-      >>> lanes([Span("a.0", "rows.all_to_all x2", 5, 9, {}), Span(STEPS, "step 0", 0, 10, {})])
+      >>> lanes([Span("a.0", "rows_1_0.all_to_all x2", 5, 9, {}), Span(STEPS, "step 0", 0, 10, {})])
       {'steps': [(0, 10)], 'rows.all_to_all': [(5, 9)]}
     """
     found: dict[str, list[tuple[int, int]]] = {}
     for span in sorted(spans, key=lambda s: (s.line != STEPS, s.line != COMPUTE, s.begin)):
-        name = _FIRST.get(span.line) or span.name.split(" ")[0]
+        name = _FIRST.get(span.line) or re.sub(r"(_\d+)+(?=\.)| .*", "", span.name)
         found.setdefault(name, []).append((span.begin, span.end))
     return found
 

@@ -11,7 +11,7 @@ from benchmarks.report import ROOT
 from tf_sparse_strategy import timeline, trace
 from tf_sparse_strategy.cluster import Netlab
 
-RATES = {"overlap": "1gbit", "scheduling_2d": "20mbit"}  # of two nodes, by picture
+RATES = {"overlap": "1gbit", "scheduling_2d": "50mbit"}  # of two nodes, by picture
 
 
 def main() -> None:

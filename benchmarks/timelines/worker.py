@@ -11,40 +11,55 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from benchmarks.overlap import models
-from benchmarks.scheduling_2d import settings
-from benchmarks.scheduling_2d import worker as scheduling_2d
+from benchmarks.sparse_training.models import CLASSES, LENGTH, WORDS, transformer
+from examples.text import zipf
 
 TRACED = (6, 9)  # steps
-ROWS, BUCKET = 4, 4 << 20
+ROWS = 16  # of a worker
+VOCABULARY, LINE = 20_000, 50
+BUCKET = 2 << 20
 
 
 def of_overlap() -> dict:
-    """By what is written above it: (model, data). An encoder of layers that wait."""
+    """By what is written above it: (model, data). An encoder, whose gradients take long to send."""
     ways = {
-        "without overlap=": {"bucket_bytes": BUCKET},
+        "as it is": {"bucket_bytes": BUCKET},
         "overlap=DeAR()": {"overlap": tss.overlap.DeAR(fusion=BUCKET)},
     }
-    rows = 2 * ROWS * TRACED[1]
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=[rows, models.CLASSES]).astype(np.float32), rng.integers(0, models.CLASSES, rows)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(2 * ROWS)
-    found = {}
-    for title, options in ways.items():
-        with tss.SparseStrategy(**options).scope():
-            model = models.build("transformer")
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
-        found[title] = model, data
-    return found
+    ids = np.random.default_rng(0).integers(0, WORDS, [2 * ROWS * TRACED[1], LENGTH]).astype(np.int32)
+    return {title: (compiled(transformer, options), batches(ids, ids)) for title, options in ways.items()}
 
 
 def of_scheduling_2d() -> dict:
-    """The same for a model with a table."""
-    model = settings.MODELS["small"]
-    data = scheduling_2d.batches(scheduling_2d.words(model, 2, TRACED[1]))
-    ways = {"delay_rows=False": settings.WITHOUT, "delay_rows=True": settings.WITH}
-    return {title: (scheduling_2d.method(name, model, 2), data) for title, name in ways.items()}
+    """The same for convolutions over words of a large table."""
+
+    def build():
+        ids = keras.Input([LINE], dtype="int32")
+        x = tss.layers.ShardedEmbedding(VOCABULARY, 64)(ids)
+        for _ in range(3):
+            x = keras.layers.Conv1D(64, 5, padding="same", activation="relu")(x)
+        return keras.Model(ids, keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(x)))
+
+    text = zipf.Zipf(VOCABULARY, exponent=1.1)
+    ids = text.draw(np.random.default_rng(0), [8 * ROWS * TRACED[1], LINE])
+    return {
+        f"delay_rows={delay}": (compiled(build, {"delay_rows": delay}), batches(ids, ids[:, 0] % CLASSES, 4))
+        for delay in (False, True)
+    }
+
+
+def compiled(build, options: dict) -> keras.Model:
+    """The model, to be trained with these options of the strategy."""
+    with tss.SparseStrategy(**options).scope():
+        model = build()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tss.optimizers.LazyAdam(1e-3), loss, jit_compile=False)
+    return model
+
+
+def batches(x: np.ndarray, y: np.ndarray, factor: int = 1) -> tf.data.Dataset:
+    """Batches of `factor` ROWS for each of two workers."""
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(2 * ROWS * factor)
 
 
 def main() -> None:
