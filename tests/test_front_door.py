@@ -16,7 +16,7 @@ from tools.bazel import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETUP = ROOT / "tools" / "setup" / "setup.sh"
-TARGETS = {"help", "setup", "demo", "test", "lint", "lock", "wheel", "cuda", "clean"}
+TARGETS = {"help", "setup", "demo", "test", "lint", "lock", "report", "wheel", "cuda", "clean"}
 NOBODY = 65534
 
 
