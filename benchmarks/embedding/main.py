@@ -1,6 +1,6 @@
 """What does a step of a large embedding table cost, divided by columns and in four other ways?
 
-make bench-embedding                         three tables on 2, 4 and 8 workers, publishes; root, Linux
+make bench-embedding                         three tables on 2, 4 and 8 workers, publishes; hours; root, Linux
 python -m benchmarks.embedding.main --quick  a small table on 2 workers; prints only
 """
 
