@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from benchmarks.overlap.models import CLASSES, Layer, waited
+from benchmarks.overlap.models import CLASSES, Layer, Waiting
 
 # Weights are where such models have them: VGG's in the last layers, ResNet's in the late ones, an encoder's
 # everywhere, a language model's in few and large layers. Two thirds of a step's time is the backward pass's.
@@ -15,30 +15,16 @@ MODELS = {
 }
 
 
-class Emulated(keras.layers.Layer):
+class Emulated(Waiting):
     """y = x, some time later; the weights' gradient is proportional to them: its entries differ."""
 
-    def __init__(self, layer: Layer):
-        super().__init__()
-        self._layer = layer
+    initializer = "random_normal"
 
-    def build(self, shape):
-        """Makes the weights."""
-        self.scale = self.add_weight(shape=(self._layer.weights,), initializer="random_normal", name="scale")
+    def _result(self, x, scale):
+        return x
 
-    def call(self, x):
-        """Waits instead of computing; backward takes twice as long."""
-        seconds = self._layer.forward * 1e-3
-
-        @tf.custom_gradient
-        def layer(x, scale):
-            def gradient(dy):
-                dy = waited(dy, 2 * seconds)
-                return dy, scale * tf.reduce_mean(dy * x)
-
-            return waited(x, seconds), gradient
-
-        return layer(x, tf.convert_to_tensor(self.scale))
+    def _gradients(self, dy, x, scale):
+        return dy, scale * tf.reduce_mean(dy * x)
 
 
 def build(name: str) -> keras.Model:

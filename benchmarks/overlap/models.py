@@ -53,12 +53,14 @@ def build(name: str) -> keras.Model:
 class Waiting(keras.layers.Layer):
     """y = x w_i, with as many w as the layer has weights, and as much time as it takes."""
 
+    initializer = "ones"
+
     def __init__(self, layer: Layer):
         super().__init__()
         self._layer = layer
 
     def build(self, shape):
-        self.scale = self.add_weight(shape=(self._layer.weights,), initializer="ones", name="scale")
+        self.scale = self.add_weight(shape=(self._layer.weights,), initializer=self.initializer, name="scale")
 
     def call(self, x):
         seconds = self._layer.forward * 1e-3
@@ -66,12 +68,17 @@ class Waiting(keras.layers.Layer):
         @tf.custom_gradient
         def layer(x, scale):
             def gradient(dy):
-                dy = waited(dy, 2 * seconds)
-                return dy * scale[0], tf.fill(tf.shape(scale), tf.reduce_mean(dy * x))
+                return self._gradients(waited(dy, 2 * seconds), x, scale)
 
-            return waited(x * scale[0], seconds), gradient
+            return waited(self._result(x, scale), seconds), gradient
 
         return layer(x, tf.convert_to_tensor(self.scale))
+
+    def _result(self, x, scale):
+        return x * scale[0]
+
+    def _gradients(self, dy, x, scale):
+        return dy * scale[0], tf.fill(tf.shape(scale), tf.reduce_mean(dy * x))
 
 
 def waited(x: tf.Tensor, seconds: float) -> tf.Tensor:
