@@ -1,10 +1,16 @@
 """Training in a loop of one's own, the same by every method that a benchmark compares."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
+
+if TYPE_CHECKING:  # which imports Horovod: TensorFlow's own strategy is measured without it
+    from tf_sparse_strategy.collectives import Collectives
 
 Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -93,6 +99,20 @@ def time_rounds(
         latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in times.items())
         tell(f"round {number + 1} of {rounds}, ms per step: {latest}")
     return times
+
+
+def time_collectives(comm: Collectives, run: Callable[[], None]) -> tuple[float, dict[str, float]]:
+    """(seconds of `run()`, seconds in collectives by "purpose.kind"); traced with `comm.sites.timed`."""
+    before = {name: site.copy() for name, site in comm.sites.sites()}
+    begin = time.perf_counter()
+    run()
+    whole, parts = time.perf_counter() - begin, {}
+    for name, site in comm.sites.sites():
+        change = site - before.get(name, 0)
+        if change[0]:
+            kind = ".".join(name.split(".")[:2])
+            parts[kind] = parts.get(kind, 0.0) + float(change[4] - change[3]) * 1e-6
+    return whole, parts
 
 
 def tell_of(rank: int) -> Callable[[str], None]:

@@ -45,17 +45,9 @@ def parts(comm: Collectives, step: training.Step, batch) -> dict[str, float]:
     """Seconds of one step in each kind of collective; those of several buckets may overlap."""
     comm.sites.timed = True
     step(*batch)
-    before = {name: site.copy() for name, site in comm.sites.sites()}
-    begin = time.perf_counter()
-    step(*batch)
-    found = {"whole": time.perf_counter() - begin}
-    for name, site in comm.sites.sites():
-        change = site - before.get(name, 0)
-        kind = ".".join(name.split(".")[:2])
-        if change[0]:
-            found[kind] = found.get(kind, 0.0) + float(change[4] - change[3]) * 1e-6
+    whole, found = training.time_collectives(comm, lambda: step(*batch))
     comm.sites.timed = False
-    return found
+    return {"whole": whole, **found}
 
 
 def sums(n: int, density: float, comm: Collectives) -> dict[str, list[float]]:

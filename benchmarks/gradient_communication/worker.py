@@ -11,6 +11,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import training
 from benchmarks.gradient_communication import methods
 from tf_sparse_strategy import collectives, cost_model, link_measurement
 from tf_sparse_strategy.cluster.namespaces import INTERFACE
@@ -70,18 +71,13 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     step = tf.function(lambda x: method.step(x))  # traced anew, with the clock
     step(x)
     comm.barrier()
-    before = {name: site.copy() for name, site in comm.sites.sites()}
-    begin = time.perf_counter()
-    step(x)[:1].numpy()
-    whole = time.perf_counter() - begin
-    parts: dict[str, float] = {}
-    for name, site in comm.sites.sites():
-        if name.startswith("gradients."):
-            change = site - before.get(name, 0)
-            kind = name.split(".")[1]
-            parts[kind] = parts.get(kind, 0.0) + float(change[4] - change[3]) * 1e-6
+    whole, found = training.time_collectives(comm, lambda: step(x)[:1].numpy())
     comm.sites.timed = False
-    parts = {kind: seconds for kind, seconds in parts.items() if seconds > 0}
+    parts = {
+        name.removeprefix("gradients."): seconds
+        for name, seconds in found.items()
+        if name.startswith("gradients.") and seconds > 0
+    }
     if not parts:  # Horovod's own: one operation
         return {"parts": {}}
     parts["computation"] = max(0.0, whole - sum(parts.values()))
