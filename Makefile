@@ -34,7 +34,7 @@ report: bench-end_to_end ## measure all ways of summing gradients end to end, wr
 lint: setup ## check the Python sources with ruff
 	.venv/bin/ruff check .
 
-lock: setup ## pin requirements/dev.in into requirements/dev.txt, with hashes
+lock: setup ## pin requirements/*.in into requirements/*.txt, with hashes
 	tools/setup/lock.sh
 
 wheel: setup ## build dist/*.whl and try it in a fresh environment

@@ -53,9 +53,10 @@ def requirement_errors(text: str) -> list[str]:
     return [line for line in lines if not exact.fullmatch(line)]
 
 
-def test_requirements_are_pinned_and_hashed() -> None:
-    text = (ROOT / "requirements" / "dev.txt").read_text()
-    assert "tensorflow==2.20." in text
+@pytest.mark.parametrize("name, has", [("dev", "tensorflow==2.20."), ("models", "tf-models-official==2.20.")])
+def test_requirements_are_pinned_and_hashed(name: str, has: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    assert has in text
     assert requirement_errors(text) == []
 
 
@@ -121,7 +122,8 @@ def test_without_apt_the_packages_are_named(bare_machine: pathlib.Path) -> None:
 @pytest.fixture
 def machine(bare_machine: pathlib.Path) -> pathlib.Path:
     """The bare machine with a Bazel and a Python that only write down how they were called."""
-    for file in ("requirements/dev.txt", "tools/horovod/build.py", "tools/bazel/defs.bzl"):
+    requirements = ["requirements/dev.txt", "requirements/models.txt"]
+    for file in (*requirements, "tools/horovod/build.py", "tools/bazel/defs.bzl"):
         (bare_machine / file).parent.mkdir(parents=True, exist_ok=True)
         (bare_machine / file).write_text("first\n")
     (bare_machine / "custom_ops").mkdir()
@@ -165,6 +167,8 @@ def test_set_up_repeats_only_what_changed(machine: pathlib.Path, record_property
     assert set_up(machine) == ["native"]
     (machine / "requirements" / "dev.txt").write_text("second\n")
     assert set_up(machine) == ["venv", "checkout", "horovod", "native"]
+    (machine / "requirements" / "models.txt").write_text("second\n")
+    assert set_up(machine)[0] == "venv"
 
 
 def test_a_failed_step_is_shown_and_repeated(machine: pathlib.Path) -> None:

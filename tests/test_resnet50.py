@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from datacache import TFRecords
+from examples.common import garden
 from examples.resnet50 import config as config_lib
 from examples.resnet50 import images, model, records, results
 from examples.resnet50 import input as input_lib
@@ -44,7 +45,7 @@ def test_the_network_is_resnet50():
 def test_the_model_garden_is_asked_for_in_words(monkeypatch):
     with pytest.raises(RuntimeError, match="TF_USE_LEGACY_KERAS=1"):
         model.garden()
-    monkeypatch.setattr(model, "IS_LEGACY", True)
+    monkeypatch.setattr(garden, "IS_LEGACY", True)
     monkeypatch.setitem(sys.modules, "official", None)
     with pytest.raises(ImportError, match=r'pip install "tf_sparse_strategy\[models\]"'):
         model.garden()

@@ -1,9 +1,9 @@
 """What the run can be told, and what it must reach."""
 
-from examples.text.settings import TextSettings
+from examples.text.settings import TwoModelSettings
 
 RECIPES = {
-    "laptop": TextSettings(
+    "laptop": TwoModelSettings(
         size="laptop",
         epochs=6,
         global_batch_size=64,
@@ -12,7 +12,7 @@ RECIPES = {
         goal=0.05,
     ),
     # 32 questions on each of 4 workers.
-    "paper": TextSettings(
+    "paper": TwoModelSettings(
         size="paper",
         epochs=2,
         global_batch_size=128,

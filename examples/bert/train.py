@@ -6,9 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
+from examples.bert import garden
 from examples.bert.model import SIZES, build_model
 from examples.text import corpus, training, zipf
-from examples.text.settings import TextSettings
+from examples.text.settings import TwoModelSettings
 from examples.text.training import Samples
 
 ASKED = 3  # words of the question from each side of the answer
@@ -45,7 +46,7 @@ def questions(documents: list[list[int]], length: int, random: np.random.Generat
     return Samples(inputs, np.array(spans, np.int32))
 
 
-def synthetic(settings: TextSettings, count: int) -> Samples:
+def synthetic(settings: TwoModelSettings, count: int) -> Samples:
     """So many samples of which nothing can be learnt."""
     size = SIZES[settings.size]
     random = np.random.default_rng(settings.seed)
@@ -56,7 +57,7 @@ def synthetic(settings: TextSettings, count: int) -> Samples:
     return Samples({"ids": ids, "segments": segments.astype(np.int32)}, spans.astype(np.int32))
 
 
-def load(settings: TextSettings) -> tuple[Samples, Samples]:
+def load(settings: TwoModelSettings) -> tuple[Samples, Samples]:
     """(samples to train on, samples to test on)."""
     size, batch = SIZES[settings.size], settings.global_batch_size
     if settings.synthetic:
@@ -70,9 +71,10 @@ def load(settings: TextSettings) -> tuple[Samples, Samples]:
     )
 
 
-def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
+def make_model(settings: TwoModelSettings, steps: int) -> tf.keras.Model:
     """The model, compiled for a run of so many steps."""
-    model = build_model(SIZES[settings.size], settings.sharded_embedding)
+    build = garden.build_model if settings.model == "garden" else build_model
+    model = build(SIZES[settings.size], settings.sharded_embedding)
     model.compile(
         training.make_optimizer(settings, steps, global_clipnorm=1.0),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -82,6 +84,8 @@ def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
     return model
 
 
-def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
+def train(
+    settings: TwoModelSettings, strategy: tss.SparseStrategy, callbacks=()
+) -> training.Result:
     """Trains and tests the model; see `training.train`."""
     return training.train(settings, strategy, make_model, *load(settings), callbacks)

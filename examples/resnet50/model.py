@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-IS_LEGACY = tf.keras.Model.__module__.startswith("tf_keras")  # for TF_USE_LEGACY_KERAS=1
+from examples.common.garden import importing
+
 _BLOCKS = {50: (3, 4, 6, 3), 14: (1, 1, 1, 1)}
 _MOMENTUM, _EPSILON = 0.9, 1e-5
 
@@ -64,22 +65,12 @@ def garden(classes: int = 1000) -> tf.keras.Model:
 
     Raises:
       ImportError: tf-models-official is not installed.
-      RuntimeError: `tf.keras` is Keras 3: the Model Garden's models are tf_keras's.
+      RuntimeError: `tf.keras` is Keras 3.
     """
-    if not IS_LEGACY:
-        raise RuntimeError(
-            "--model=garden needs the environment variable TF_USE_LEGACY_KERAS=1 on all workers: the "
-            "Model Garden's models are tf_keras's, and so must be optimizer and metrics."
-        )
-    try:
+    with importing():
         from official.vision.modeling import classification_model
         from official.vision.modeling.backbones import resnet as backbones
         from official.vision.modeling.layers import nn_blocks
-    except ImportError as error:
-        raise ImportError(
-            f"--model=garden needs the TensorFlow Model Garden ({error}): "
-            'pip install "tf_sparse_strategy[models]", or pip install tf-models-official==2.20.0.'
-        ) from error
     any_image = tf.keras.layers.InputSpec(shape=[None, None, None, 3])
     backbone = backbones.ResNet(
         50, input_specs=any_image, norm_momentum=_MOMENTUM, norm_epsilon=_EPSILON

@@ -9,6 +9,7 @@ import tensorflow as tf
 import lars_pto
 import tf_sparse_strategy as tss
 from datacache.callbacks import CacheMonitor
+from examples.common.garden import IS_LEGACY
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
 from examples.common.schedule import RiseAndFall
@@ -29,7 +30,7 @@ class Result:
 
 def make_optimizer(config: Config, schedule: RiseAndFall) -> tf.keras.optimizers.Optimizer:
     """LARS as in the public entry; biases and normalizations have neither decay nor a rate of their own."""
-    if model_lib.IS_LEGACY:
+    if IS_LEGACY:
         from lars_pto.legacy_keras import LARS
     else:
         LARS = lars_pto.LARS

@@ -26,6 +26,11 @@ class TextSettings(Settings):
     synthetic_steps: int = setting("Steps of an epoch, where synthetic.", 50, positive=True)
     goal: float = setting("What --check asks of the held-out text.", positive=True)
 
+    @property
+    def legacy(self) -> bool:
+        """Whether the model is one of tf_keras."""
+        return False
+
     def __post_init__(self):
         super().__post_init__()
         if self.pto is not None:
@@ -34,3 +39,19 @@ class TextSettings(Settings):
             raise ValueError(f"text={self.text!r} must be left out where the data are synthetic.")
         if self.synthetic and self.check:
             raise ValueError("check must be left out: there is nothing to learn in synthetic data.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TwoModelSettings(TextSettings):
+    """One training run on text of a recipe that the Model Garden has a model for."""
+
+    model: str = setting(
+        "keras, this recipe's own, in Keras 3; or garden, the TensorFlow Model Garden's, for tf_keras.",
+        "keras",
+        choices=("keras", "garden"),
+    )
+
+    @property
+    def legacy(self) -> bool:
+        """Whether the model is one of tf_keras."""
+        return self.model == "garden"

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_sparse_strategy as tss
 from examples.common import report
 from examples.common.batches import of_rows, order
+from examples.common.garden import IS_LEGACY, check_keras
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
 from examples.common.schedule import RiseAndFall
@@ -48,7 +49,11 @@ def make_optimizer(settings: TextSettings, steps: int, **options) -> tf.keras.op
     """Adam that leaves rows of tables alone that have no gradient; its rate rises and falls once."""
     peak = settings.learning_rate
     rate = RiseAndFall([(steps, 1)], peak, rising=0.1, last=0.01 * peak)
-    return tss.optimizers.LazyAdam(rate, **options)
+    if IS_LEGACY:
+        from tf_sparse_strategy.legacy_keras import LazyAdam
+    else:
+        LazyAdam = tss.optimizers.LazyAdam
+    return LazyAdam(rate, **options)
 
 
 def train(
@@ -69,8 +74,10 @@ def train(
       callbacks: more of Keras's.
 
     Raises:
+      RuntimeError: the model is made of another Keras than `tf.keras`.
       ValueError: there are fewer samples than a global batch.
     """
+    check_keras(settings.legacy)
     batch, count = settings.global_batch_size, len(training)
     steps = count // batch
     if steps == 0:

@@ -1,9 +1,9 @@
 """What the run can be told, and what it must reach."""
 
-from examples.text.settings import TextSettings
+from examples.text.settings import TwoModelSettings
 
 RECIPES = {
-    "laptop": TextSettings(
+    "laptop": TwoModelSettings(
         size="laptop",
         epochs=4,
         global_batch_size=64,
@@ -12,7 +12,7 @@ RECIPES = {
         goal=200.0,
     ),
     # 50 sentences on each of 4 workers; real ones are in a file: --nosynthetic --text=FILE.
-    "paper": TextSettings(
+    "paper": TwoModelSettings(
         size="paper",
         epochs=1,
         global_batch_size=200,

@@ -4,13 +4,15 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from examples.text import training, translation, zipf
-from examples.text.settings import TextSettings
+from examples.text.settings import TwoModelSettings
+from examples.transformer import garden
 from examples.transformer.model import SIZES, build_model
 
 
-def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
+def make_model(settings: TwoModelSettings, steps: int) -> tf.keras.Model:
     """The model, compiled for a run of so many steps."""
-    model = build_model(SIZES[settings.size], settings.sharded_embedding)
+    build = garden.build_model if settings.model == "garden" else build_model
+    model = build(SIZES[settings.size], settings.sharded_embedding)
     model.compile(
         training.make_optimizer(settings, steps, beta_2=0.997, epsilon=1e-9),
         loss=translation.SmoothedCrossentropy(0.1),
@@ -20,7 +22,9 @@ def make_model(settings: TextSettings, steps: int) -> tf.keras.Model:
     return model
 
 
-def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
+def train(
+    settings: TwoModelSettings, strategy: tss.SparseStrategy, callbacks=()
+) -> training.Result:
     """Trains and tests the model; see `training.train`."""
     size = SIZES[settings.size]
     samples = translation.load(settings, size.vocabulary, size.length, zipf.TRANSFORMER)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from examples.common import strategy as strategies
 from examples.language_model import config, train
 from examples.language_model.model import SIZES
+from tests.multiprocess import cut_runs
 
 TINY = dataclasses.replace(
     config.RECIPES["laptop"], size="tiny", epochs=2, global_batch_size=32, learning_rate=3e-2
@@ -56,3 +57,11 @@ def test_it_learns_more_than_frequencies_and_workers_agree(run, settings, comm):
 def test_whole_tables_learn_the_same(run, settings):
     whole = trained(dataclasses.replace(settings, sharded_embedding=False))
     assert whole.history["val_loss"] == pytest.approx(run.history["val_loss"], rel=1e-3)
+
+
+def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
+    """Not to the bit: TensorFlow's sampler of words begins anew."""
+    whole, resumed = cut_runs.whole_and_resumed(train.train, settings, shared_tmp)
+    assert len(resumed.history["loss"]) == 1
+    assert train.perplexity(resumed) == pytest.approx(train.perplexity(whole), rel=0.05)
+    assert resumed.history["loss"][0] == pytest.approx(whole.history["loss"][1], rel=0.05)

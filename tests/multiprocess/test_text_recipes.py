@@ -1,17 +1,20 @@
-"""GNMT, the Transformer and BERT on two workers: they learn from a small text."""
+"""GNMT, the Transformer and BERT on two workers: they learn from a small text, and resume."""
 
 import dataclasses
-import pydoc_data.topics
 
 import pytest
 
 from examples.bert import config as bert_config
 from examples.bert import main as bert
+from examples.bert import train as bert_train
 from examples.gnmt import config as gnmt_config
 from examples.gnmt import main as gnmt
-from examples.text import corpus
+from examples.gnmt import train as gnmt_train
 from examples.transformer import config as transformer_config
 from examples.transformer import main as transformer
+from examples.transformer import train as transformer_train
+from tests import small_texts
+from tests.multiprocess import cut_runs
 
 # Program, recipe, and what two epochs reach of the tiny sizes: perplexities from 500, an accuracy from 1/24.
 RECIPES = {
@@ -25,10 +28,7 @@ RECIPES = {
 def small(tmp_path_factory):
     """From a recipe to a short run on some of Python's language reference."""
     directory = tmp_path_factory.mktemp("text")
-    lines = [line for text in pydoc_data.topics.topics.values() for line in text.splitlines()]
-    short = [line for line in lines if 3 < len(corpus.tokens(line)) < 12][:1_500]
-    (directory / "pairs").write_text("\n".join(f"{line}\t{line}" for line in short), "utf-8")
-    (directory / "lines").write_text("\n".join(lines[:4_000]), "utf-8")
+    texts = small_texts.write(directory)
 
     def settings(name):
         _, recipe, goal = RECIPES[name]
@@ -38,7 +38,7 @@ def small(tmp_path_factory):
             epochs=2,
             global_batch_size=32,
             learning_rate=1e-2,
-            text=str(directory / ("lines" if name == "bert" else "pairs")),
+            text=texts["lines" if name == "bert" else "pairs"],
             output_dir=str(directory / "logs"),
             goal=goal,
             check=True,
@@ -54,3 +54,13 @@ def test_it_learns_and_reports(name, small, comm, topology, capsys):
     printed = capsys.readouterr()
     assert ("held-out" in printed.out) == (topology.rank == 0)
     assert code == 0, printed.err
+
+
+@pytest.mark.parametrize(
+    "recipe", [gnmt_train, transformer_train, bert_train], ids=["gnmt", "transformer", "bert"]
+)
+def test_a_run_that_was_cut_off_goes_on(recipe, small, shared_tmp):
+    name = recipe.__name__.split(".")[1]
+    whole, resumed = cut_runs.whole_and_resumed(recipe.train, small(name), shared_tmp / name)
+    assert len(resumed.history["loss"]) == 1
+    assert resumed.held_out == whole.held_out

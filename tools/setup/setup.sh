@@ -65,6 +65,8 @@ make_venv() {
   "$1" -m venv .venv
   .venv/bin/python -m pip install --disable-pip-version-check --require-hashes \
     -r requirements/dev.txt
+  .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps \
+    --no-build-isolation -r requirements/models.txt
 }
 
 # Makes this checkout importable in .venv from any directory, and gives it the `tss` command.
@@ -109,7 +111,7 @@ fi
 python=$(find_python)
 [[ -n $python ]] || die "Python 3.11 is needed and is not on PATH; Debian 12 has it as python3."
 
-want=$(hash_of requirements/dev.txt tools/setup/setup.sh)
+want=$(hash_of requirements/dev.txt requirements/models.txt tools/setup/setup.sh)
 if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
   logged venv "installing the pinned Python packages into .venv, some 2 GB" make_venv "$python"
   echo "$want" >"$cache/venv.stamp"

@@ -1,0 +1,44 @@
+"""Recipes' runs that are cut off at the beginning of an epoch, and gone on with."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import keras
+import pytest
+
+from examples.common import strategy as strategies
+from examples.text.settings import TextSettings
+from examples.text.training import Result
+
+
+class Cut(Exception):
+    """Ends a run."""
+
+
+class CutAt(keras.callbacks.Callback):
+    """Ends the run at the beginning of this epoch."""
+
+    def __init__(self, epoch: int):
+        super().__init__()
+        self._epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self._epoch:
+            raise Cut
+
+
+def whole_and_resumed(
+    train: Callable[..., Result], settings: TextSettings, directory: pathlib.Path
+) -> tuple[Result, Result]:
+    """What a run gave, and what one like it gave that was cut off before its last epoch, when it went on."""
+    settings = dataclasses.replace(settings, resume=True, check=False)
+
+    def run(name, callbacks=()):
+        own = dataclasses.replace(settings, output_dir=str(directory / name))
+        return train(own, strategies.start(own), callbacks)
+
+    whole = run("whole")
+    with pytest.raises(Cut):
+        run("cut", [CutAt(settings.epochs - 1)])
+    return whole, run("cut")
