@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from custom_ops import mstopk
+from custom_ops import mstopk, sum_entries
 from tf_sparse_strategy import cost_model, residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
@@ -165,7 +165,7 @@ class Guarded(Switching):
 def _top(x, k: int):
     """`x` [n] with all but its k largest magnitudes zero."""
     values, indices = mstopk(x, k)
-    return tf.scatter_nd(indices[:, tf.newaxis], values, [x.shape[0]])
+    return sum_entries(values[tf.newaxis, tf.newaxis], indices[tf.newaxis, tf.newaxis], x.shape[0])[0]
 
 
 def _warn(eps, limit, n) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from custom_ops import mstopk_error_feedback
+from custom_ops import mstopk_error_feedback, replace_entries, sum_entries
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.packing import INDEX_CODINGS, WIRE_DTYPES, Packing
@@ -125,35 +125,29 @@ class MessageCommunication(SparseCommunication):
 def unpack_and_add(messages, packing, count, stride=0, shards=1):
     """Adds messages [shards * count, words] into their shards, message by message.
 
-    One scatter for each message: indices in it are distinct, so that the order of additions, and every
-    bit of the result, is the same on every worker and device.
+    Indices in a message are distinct, so that the order of additions, and every bit of the result, is the
+    same on every worker and device.
 
     Returns:
-      (float32 [shards * length], scalar bool whether all contributions are finite).
+      (float32 [shards * length], scalar bool whether all contributions, and their sums, are finite).
     """
     values, indices, finite = packing.unpack(messages)
     shape = [shards, count, packing.k]
     length = packing.n + stride * (count - 1)
-    first = length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
-    first += stride * tf.range(count)[tf.newaxis, :, tf.newaxis]
-    at = tf.unstack(tf.reshape(indices, shape) + first, axis=1)
-    total = tf.zeros([shards * length])
-    for where, what in zip(at, tf.unstack(tf.reshape(values, shape), axis=1), strict=True):
-        total = tf.tensor_scatter_nd_add(
-            total, tf.reshape(where, [-1, 1]), tf.reshape(what, [-1])
-        )
-    return total, finite
+    total, sums_finite = sum_entries(
+        tf.reshape(values, shape), tf.reshape(indices, shape), length, stride
+    )
+    return total, tf.logical_and(finite, sums_finite)
 
 
 def take_out(rows: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
     """`rows` [R, n] without what was sent from `indices` [R, K], but with what the wire `lost` of it."""
-    k = indices.shape[1]
-    row = tf.repeat(tf.range(tf.shape(indices)[0]), k)
-    where = tf.stack([row, tf.reshape(indices, [-1])], axis=1)
-    stays = tf.zeros([tf.shape(where)[0]]) if lost is None else tf.reshape(lost, [-1])
-    return tf.tensor_scatter_nd_update(rows, where, stays)
+    stays = 0.0 if lost is None else tf.reshape(lost, tf.shape(indices))
+    return replace_entries(rows, indices, stays)
 
 
 def keep_lost(kept: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
     """`kept` [n] with what the wire's dtype took away from the values sent from `indices` [K]."""
-    return kept if lost is None else tf.tensor_scatter_nd_update(kept, indices[:, tf.newaxis], lost)
+    if lost is None:
+        return kept
+    return replace_entries(kept[tf.newaxis], indices[tf.newaxis], lost[tf.newaxis])[0]

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from custom_ops import mstopk
+from custom_ops import mstopk, sum_entries
 from tf_sparse_strategy import cost_model, residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.communication.dense import Dense
@@ -109,7 +109,7 @@ class OkTopK(SparseCommunication):
         received, _ = collectives.all_to_all(
             rows, ends[1:] - ends[:-1], share.group, purpose="gradients"
         )
-        total = _scatter(received, n)
+        total, _ = _scatter(received, n)
         own_sums = tf.boolean_mask(total, total != 0)
 
         def renew_global():
@@ -126,14 +126,16 @@ class OkTopK(SparseCommunication):
         rows = _balance(rows, everyone[:, 0], share, collectives)
 
         rows = collectives.all_gather(rows, share.group, purpose="gradients")
-        applied = tf.scatter_nd(rows[:, 1:], tf.ones_like(rows[:, 0]), [n]) > 0
+        where = rows[tf.newaxis, tf.newaxis, :, 1]
+        applied = sum_entries(tf.ones_like(where, tf.float32), where, n)[0] > 0
         if share.shards > 1:
             rows += tf.constant([[0, share.shard * n]])
             rows = collectives.all_gather(rows, Group.LOCAL, purpose="gradients")
-        summed = _scatter(rows, share.shards * n)
+        summed, sums_finite = _scatter(rows, share.shards * n)
         # NaN exceeds no threshold, but must reach everyone.
         seen = tf.where(finite, 0.0, float("nan"))
         summed = tf.tensor_scatter_nd_add(summed, [[0]], seen[tf.newaxis])
+        finite = tf.logical_and(finite, sums_finite)
 
         new = {
             "age": age + 1,
@@ -237,6 +239,6 @@ def _pack(values, indices):
 
 
 def _scatter(rows, n: int):
-    """float32 [n]: the sum of packed entries."""
+    """(float32 [n]: the sum of packed entries, whether all of it is finite)."""
     values = tf.bitcast(rows[:, 0], tf.float32)
-    return tf.tensor_scatter_nd_add(tf.zeros([n]), rows[:, 1:], values)
+    return sum_entries(values[tf.newaxis, tf.newaxis], rows[tf.newaxis, tf.newaxis, :, 1], n)

@@ -81,8 +81,7 @@ class SparseCommunication(Communication):
             values, left = residual.hand_out(summed, bucket.dtype, share)
             new[RESIDUAL] += left
         if new:
-            # Finite contributions may still add up to Inf: what was sent of them would be lost.
-            state.stage(tf.logical_and(finite, all_finite(summed)), **new)
+            state.stage(finite, **new)
         return values[:n]
 
     @abc.abstractmethod
@@ -98,7 +97,8 @@ class SparseCommunication(Communication):
           collectives: of this worker.
 
         Returns:
-          (the sum of all shards [>= N], new values of the state, whether all of it is finite).
+          (the sum of all shards [>= N]; new values of the state; whether all contributions and all sums are
+          finite: finite ones may add up to Inf, and what was sent of them would be lost).
         """
 
     def count(self, n: int) -> int:

@@ -1,0 +1,1 @@
+"""Entries: sums and replacements at few places of long vectors."""

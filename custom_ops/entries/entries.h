@@ -1,0 +1,31 @@
+// Sums and replacements at few places of long vectors.
+//
+// An entry is a value and an index. To TensorFlow's scatter operations each is a slice, which takes them far
+// longer than the memory access that it is here, fetched ahead of its turn.
+//
+// Entries are taken in their order, so that the result depends on neither threads nor instruction sets. Indices
+// are checked: they come from other machines.
+
+#ifndef CUSTOM_OPS_ENTRIES_ENTRIES_H_
+#define CUSTOM_OPS_ENTRIES_ENTRIES_H_
+
+#include <cstdint>
+
+namespace entries {
+
+constexpr int64_t kAllInside = -1;
+
+// out[indices[i]] += values[i] for i = 0 ... count - 1; indices may repeat.
+//
+// Returns kAllInside, or the first i whose index is not in [0, n), at which it stops. `finite` becomes false
+// where a sum is NaN or infinite on its way: it cannot become finite again.
+int64_t Add(const float* values, const int32_t* indices, int64_t count, int64_t n, float* out,
+            bool* finite);
+
+// out[indices[i]] = values[i], or values[0] for all if `same`. Returns what Add() does.
+int64_t Replace(const float* values, bool same, const int32_t* indices, int64_t count, int64_t n,
+                float* out);
+
+}  // namespace entries
+
+#endif  // CUSTOM_OPS_ENTRIES_ENTRIES_H_

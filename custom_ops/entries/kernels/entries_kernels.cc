@@ -1,0 +1,125 @@
+// SumEntries and ReplaceEntries on the CPU: they check, allocate or forward, and share the rows out.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+
+#include "custom_ops/entries/entries.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tensorflow {
+namespace {
+
+constexpr int64_t kBlock = 1 << 18;  // elements that a thread clears or copies at a time
+
+// body(0) ... body(count - 1), each some `cycles` of work.
+void ParallelFor(OpKernelContext* context, int64_t count, int64_t cycles,
+                 const std::function<void(int64_t)>& body) {
+  context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+      count, cycles, [&body](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) body(i);
+      });
+}
+
+// Copies `from`, or zeros where it is nullptr.
+void Fill(OpKernelContext* context, const float* from, int64_t n, float* to) {
+  ParallelFor(context, (n + kBlock - 1) / kBlock, kBlock / 2, [=](int64_t block) {
+    const int64_t begin = block * kBlock;
+    const size_t bytes = std::min(kBlock, n - begin) * sizeof(float);
+    if (from == nullptr) {
+      std::memset(to + begin, 0, bytes);
+    } else {
+      std::memcpy(to + begin, from + begin, bytes);
+    }
+  });
+}
+
+absl::Status Outside(const Tensor& indices, int64_t place, int64_t n) {
+  return errors::InvalidArgument("indices[", place, "] = ", indices.flat<int32>()(place), " is not in [0, ", n,
+                                 "), counted through shape ", indices.shape().DebugString());
+}
+
+class SumEntriesOp : public OpKernel {
+ public:
+  explicit SumEntriesOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("length", &length_));
+    OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& values = context->input(0);
+    const Tensor& indices = context->input(1);
+    OP_REQUIRES(context, values.dims() == 3 && values.shape() == indices.shape(),
+                errors::InvalidArgument("values has shape ", values.shape().DebugString(), " and indices ",
+                                        indices.shape().DebugString(), "; both must be [S, C, K]."));
+    const int64_t shards = values.dim_size(0), rows = values.dim_size(1), count = values.dim_size(2);
+    OP_REQUIRES(context, rows == 0 || stride_ * (rows - 1) <= length_,
+                errors::InvalidArgument("stride=", stride_, " leads ", rows, " rows out of length=", length_));
+    Tensor* total = nullptr;
+    Tensor* finite = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {shards * length_}, &total));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {}, &finite));
+    float* out = total->flat<float>().data();
+    Fill(context, nullptr, total->NumElements(), out);
+    const float* value = values.flat<float>().data();
+    const int32_t* index = indices.flat<int32>().data();
+    std::atomic<bool> all_finite{true};
+    std::atomic<int64_t> outside{entries::kAllInside};
+    ParallelFor(context, shards, 10 * rows * count, [&](int64_t shard) {
+      bool finite_here = true;
+      for (int64_t row = 0; row < rows; ++row) {
+        const int64_t begin = (shard * rows + row) * count, skipped = stride_ * row;
+        const int64_t stopped = entries::Add(value + begin, index + begin, count, length_ - skipped,
+                                             out + shard * length_ + skipped, &finite_here);
+        if (stopped != entries::kAllInside) outside = begin + stopped;
+      }
+      if (!finite_here) all_finite = false;
+    });
+    OP_REQUIRES(context, outside == entries::kAllInside, Outside(indices, outside, length_));
+    finite->scalar<bool>()() = all_finite;
+  }
+
+ private:
+  int64_t length_, stride_;
+};
+
+class ReplaceEntriesOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& rows = context->input(0);
+    const Tensor& indices = context->input(1);
+    const Tensor& values = context->input(2);
+    const bool same = values.dims() == 0;
+    OP_REQUIRES(context,
+                rows.dims() == 2 && indices.dims() == 2 && rows.dim_size(0) == indices.dim_size(0) &&
+                    (same || values.shape() == indices.shape()),
+                errors::InvalidArgument("rows has shape ", rows.shape().DebugString(), ", indices ",
+                                        indices.shape().DebugString(), " and values ",
+                                        values.shape().DebugString(),
+                                        "; they must be [R, n], [R, K], and [R, K] or a scalar."));
+    const int64_t count = rows.dim_size(0), n = rows.dim_size(1), k = indices.dim_size(1);
+    Tensor* replaced = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, rows.shape(), &replaced));
+    float* out = replaced->flat<float>().data();
+    const float* from = rows.flat<float>().data();
+    if (out != from) Fill(context, from, rows.NumElements(), out);
+    const float* value = values.flat<float>().data();
+    const int32_t* index = indices.flat<int32>().data();
+    std::atomic<int64_t> outside{entries::kAllInside};
+    ParallelFor(context, count, 10 * k, [&](int64_t row) {
+      const float* own = same ? value : value + row * k;
+      const int64_t stopped = entries::Replace(own, same, index + row * k, k, n, out + row * n);
+      if (stopped != entries::kAllInside) outside = row * k + stopped;
+    });
+    OP_REQUIRES(context, outside == entries::kAllInside, Outside(indices, outside, n));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("SumEntries").Device(DEVICE_CPU), SumEntriesOp);
+REGISTER_KERNEL_BUILDER(Name("ReplaceEntries").Device(DEVICE_CPU), ReplaceEntriesOp);
+
+}  // namespace
+}  // namespace tensorflow
