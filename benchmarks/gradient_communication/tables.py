@@ -73,18 +73,13 @@ def _verdict(cluster: dict) -> list[str]:
         ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])
         verdict = said(ratio <= goal)
         lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
-    missed = [
-        f"{r['method']} ({r['n']:,}{', ' + format(r['density'], '.1%') if r['density'] else ''})"
-        for r in cluster["records"]
-        if abs(_off(r) - 1) > MODEL_GOAL
-    ]
-    count = len(cluster["records"])
-    within = f"all {count}"
-    if missed:
-        within = f"{count - len(missed)} of {count}; not for {', '.join(missed)}"
+    off = [_off(record) for record in cluster["records"]]
+    near = sum(abs(ratio - 1) <= MODEL_GOAL for ratio in off)
     wrong = cluster["wrong"]
     lines += [
-        f"- The model's prediction is within {MODEL_GOAL:.0%} for {within}.",
+        f"- The model's prediction is within {MODEL_GOAL:.0%} for {near} of {len(off)} (goal: all, "
+        f"{said(near == len(off))}); what was measured is {min(off):.2f} to {max(off):.2f} times what it says, "
+        f"in the median {statistics.median(off):.2f}.",
         f"- Sent and kept {'make the whole for all methods' if not wrong else f'DIFFER for {wrong}'}.",
     ]
     return lines
