@@ -11,9 +11,10 @@ from examples.transformer import garden as transformer
 from examples.transformer import model as transformer_model
 
 
-def sizes(model) -> list[int]:
-    """Elements of each weight."""
-    return sorted(int(np.prod(weight.shape)) for weight in model.weights)
+def sizes(model) -> list[list[int]]:
+    """Elements of each weight: of those that are trained, and of the others."""
+    kinds = (model.trainable_weights, model.non_trainable_weights)
+    return [sorted(int(np.prod(weight.shape)) for weight in weights) for weights in kinds]
 
 
 def read_by_transformer() -> dict[str, float]:

@@ -106,21 +106,55 @@ def test_a_stride_does_not_lead_out():
     """An index beyond its own row's part is in the vector still; the last row's part ends with it."""
     values = tf.ones([1, 2, 1])
     custom_ops.sum_entries(values, [[[4], [2]]], 5, 2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = 3 is not in \[0, 3\)"):
         custom_ops.sum_entries(values, [[[4], [3]]], 5, 2)
     with pytest.raises(tf.errors.InvalidArgumentError, match="stride=6 leads 2 rows out of length=5"):
         custom_ops.sum_entries(values, [[[0], [0]]], 5, 6)
 
 
-@pytest.mark.parametrize(
-    "rows, indices, values", [([2, 3], [3, 1], []), ([2, 3], [2, 1], [2, 2]), ([3], [1], [1])]
-)
-def test_shapes_are_checked(rows, indices, values):
-    arguments = (tf.ones(rows), tf.zeros(indices, tf.int32), tf.ones(values))
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-        custom_ops.replace_entries(*arguments)
-    with pytest.raises(ValueError):
-        tf.function(custom_ops.replace_entries)(*arguments)
+@pytest.mark.parametrize("length, stride", [(2**62, 0), (2**61, 2**61 + 1)])
+def test_no_product_wraps(length, stride):
+    values = tf.ones([4, 3, 1])
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        custom_ops.sum_entries(values, tf.zeros([4, 3, 1], tf.int32), length, stride)
+
+
+@pytest.fixture(params=["CPU", "GPU"])
+def device(request, monkeypatch):
+    """Where the tensors might be: with a GPU in sight TensorFlow's operations take over."""
+    monkeypatch.setattr(wrapper, "_on_gpu", lambda: request.param == "GPU")
+    return request.param
+
+
+SHAPES_OF_SUMS = [([1, 2, 3], [1, 1, 3]), ([2, 3], [2, 3]), ([1, 1, 2], [1, 1, 3])]
+SHAPES_OF_ROWS = [([2, 3], [3, 1], []), ([2, 3], [2, 1], [2, 2]), ([2, 3], [2, 2], [2]), ([3], [1], [1])]
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_shapes_are_checked(device, in_graph):
+    kind = tf.function if in_graph else lambda f: f
+    for values, indices in SHAPES_OF_SUMS:
+        with pytest.raises(ValueError):
+            kind(lambda *x: custom_ops.sum_entries(*x, 5))(tf.ones(values), tf.zeros(indices, tf.int32))
+    for rows, indices, values in SHAPES_OF_ROWS:
+        with pytest.raises(ValueError):
+            kind(custom_ops.replace_entries)(tf.ones(rows), tf.zeros(indices, tf.int32), tf.ones(values))
+
+
+def test_shapes_that_only_the_run_knows(device):
+    """As of OkTopK's messages."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 1, None]), tf.TensorSpec([None, 1, None], tf.int32)])
+    def run(values, indices):
+        total, finite = custom_ops.sum_entries(values, indices, 9)
+        rows = tf.reshape(total, [-1, 9])
+        return total, finite, custom_ops.replace_entries(rows, indices[:, 0], values[:, 0])
+
+    values, indices = made(2, 1, 4, 9, 0)
+    total, finite, replaced = run(values, indices)
+    np.testing.assert_array_equal(total, added(values, indices, 9, 0))
+    np.testing.assert_array_equal(tf.reshape(replaced, [-1]), total)
+    assert finite
 
 
 def test_shapes_are_known_in_graphs():
@@ -132,6 +166,21 @@ def test_shapes_are_known_in_graphs():
         return replaced
 
     shapes(*map(tf.constant, made(2, 3, 4, 9, 0)))
+
+
+def test_variables_stay_as_they_are():
+    variable = tf.Variable(tf.ones([1, 4]))
+    replaced = tf.function(lambda: custom_ops.replace_entries(variable, [[1]], 0.0))()
+    assert replaced.numpy().tolist() == [[1, 0, 1, 1]] and variable.numpy().tolist() == [[1, 1, 1, 1]]
+
+
+def test_there_is_no_gradient(device):
+    x = tf.ones([1, 1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total, _ = custom_ops.sum_entries(x, [[[0, 2]]], 4)
+        loss = tf.reduce_sum(total) + tf.reduce_sum(custom_ops.replace_entries(x[0], [[1]], 0.0))
+    assert tape.gradient(loss, x) is None
 
 
 def test_examples():

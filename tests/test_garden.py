@@ -29,7 +29,8 @@ def found():
 
 
 def sizes(model):
-    return sorted(int(np.prod(weight.shape)) for weight in model.weights)
+    kinds = (model.trainable_weights, model.non_trainable_weights)
+    return [sorted(int(np.prod(weight.shape)) for weight in weights) for weights in kinds]
 
 
 @pytest.mark.parametrize("size", ["tiny", "laptop"])
@@ -54,7 +55,7 @@ def test_they_read_what_they_may(found):
 
 
 @pytest.mark.parametrize("recipe", GOALS)
-def test_it_learns_on_two_workers(recipe, tmp_path):
+def test_it_learns_on_two_workers_and_resumes(recipe, tmp_path):
     texts = small_texts.write(tmp_path)
     settings = {
         "model": "garden",
@@ -66,14 +67,20 @@ def test_it_learns_on_two_workers(recipe, tmp_path):
         "output_dir": tmp_path / "logs",
         "goal": GOALS[recipe],
     }
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", f"examples.{recipe}.main", "--check", *flags]
+    flags = ["--check", "--resume", *(f"--{name}={value}" for name, value in settings.items())]
+    command = [sys.executable, "-m", f"examples.{recipe}.main", *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with job.started("localhost:2", command, LEGACY, **pipes) as workers:
-        ended = {rank: worker.communicate(timeout=240) for rank, worker in workers.items()}
-        codes = [worker.returncode for worker in workers.values()]
-    assert codes == [0, 0], ended[0][1][-3000:]
-    assert ["held-out" in ended[rank][0] for rank in (0, 1)] == [True, False]
+    reached = []
+    for epochs in (2, 0):  # the second run finds both epochs done, and tests what it has restored
+        with job.started("localhost:2", command, LEGACY, **pipes) as workers:
+            ended = {rank: worker.communicate(timeout=240) for rank, worker in workers.items()}
+            codes = [worker.returncode for worker in workers.values()]
+        assert codes == [0, 0], ended[0][1][-3000:]
+        printed = [ended[rank][0].splitlines() for rank in (0, 1)]
+        assert not any("held-out" in line for line in printed[1])
+        reached += [line for line in printed[0] if "held-out" in line]
+        assert sum(line.startswith("Epoch ") for line in printed[0]) == epochs
+    assert len(reached) == 2 and reached[0] == reached[1]
 
 
 def test_resnet50_trains(tmp_path):

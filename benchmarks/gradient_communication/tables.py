@@ -78,8 +78,8 @@ def _verdict(cluster: dict) -> list[str]:
     wrong = cluster["wrong"]
     lines += [
         f"- The model's prediction is within {MODEL_GOAL:.0%} for {near} of {len(off)} (goal: all, "
-        f"{said(near == len(off))}); what was measured is {min(off):.2f} to {max(off):.2f} times what it says, "
-        f"in the median {statistics.median(off):.2f}.",
+        f"{said(near == len(off))}); what was measured is {min(off):.2f} to {max(off):.2f} times what it "
+        f"says, in the median {statistics.median(off):.2f}.",
         f"- Sent and kept {'make the whole for all methods' if not wrong else f'DIFFER for {wrong}'}.",
     ]
     return lines

@@ -5,15 +5,14 @@ iterators stay possible to save. The others are called eagerly. The store's layo
 store.h. CPU only; no gradients.
 """
 
-import functools
-import pathlib
-import types
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-_LIBRARY = pathlib.Path(__file__).with_name("datacache_store_ops.so")
+from custom_ops.library import library
+
+_ops = library(__file__)
 
 
 class StoreStats(NamedTuple):
@@ -48,17 +47,6 @@ class ReadStats(NamedTuple):
     failed_copies: int
     local_hits: int
     local_microseconds: int
-
-
-@functools.cache
-def _ops() -> types.ModuleType:
-    """The compiled operations; loaded at the first call, not at import."""
-    if not _LIBRARY.exists():
-        raise ImportError(
-            f"custom_ops.datacache_store: {_LIBRARY.name} is not in {_LIBRARY.parent}: run `make "
-            "setup` in the checkout to build it, or install the wheel, which contains it."
-        )
-    return tf.load_op_library(str(_LIBRARY))
 
 
 def create(path: str, samples: int, payload_bytes: int) -> None:

@@ -3,8 +3,8 @@
 // An entry is a value and an index. To TensorFlow's scatter operations each is a slice, which takes them far
 // longer than the memory access that it is here, fetched ahead of its turn.
 //
-// Entries are taken in their order, so that the result depends on neither threads nor instruction sets. Indices
-// are checked: they come from other machines.
+// Entries are taken in their order, so that the result depends on neither threads nor instruction sets (but for
+// subnormal numbers, where a thread flushes them). Indices are checked: they come from other machines.
 
 #ifndef CUSTOM_OPS_ENTRIES_ENTRIES_H_
 #define CUSTOM_OPS_ENTRIES_ENTRIES_H_

@@ -1,27 +1,15 @@
 """Sums and replacements at few places of long vectors: what becomes of the entries that top-k has chosen."""
 
-import functools
-import pathlib
-import types
 
 import tensorflow as tf
 
-_LIBRARY = pathlib.Path(__file__).with_name("entries_ops.so")
+from custom_ops.library import library
 
-
-@functools.cache
-def _ops() -> types.ModuleType:
-    """The compiled operations; loaded at the first call, not at import."""
-    if not _LIBRARY.exists():
-        raise ImportError(
-            f"custom_ops.entries: {_LIBRARY.name} is not in {_LIBRARY.parent}: run `make setup` in the "
-            "checkout to build it, or install the wheel, which contains it."
-        )
-    return tf.load_op_library(str(_LIBRARY))
+_ops = library(__file__)
 
 
 def _on_gpu() -> bool:
-    """Whether tensors may be there: TensorFlow's own operations are then faster than a copy and back."""
+    """Whether tensors may be where these operations have no kernels."""
     return bool(tf.config.get_visible_devices("GPU"))
 
 
@@ -33,32 +21,41 @@ def sum_entries(
         total[s length + c stride + indices[s, c, k]] += values[s, c, k],   c = 0, 1, ...
 
     Each vector's entries are added in their order: every bit is the same on all machines, as long as the
-    indices of a row are distinct. Cost: one write of `total`, and a few ns for each entry.
+    indices of a row are distinct. Cost: one write of `total`, and a few ns for each entry, by one thread per
+    vector. No gradient.
+
+    When not to use it: where a large part of a vector has entries, adding vectors is faster. With a GPU in
+    sight it is TensorFlow's scatter, which is slow on CPUs only.
 
     Args:
-      values: float32 [S, C, K].
+      values: float32 [S, C, K]; C static.
       indices: int32 [S, C, K].
-      length: elements of a vector.
+      length: elements of a vector, at least stride (C - 1).
       stride: row c's indices count from c stride.
 
     Returns:
       (float32 [S length], scalar bool: whether all sums are finite).
 
     Raises:
-      tf.errors.InvalidArgumentError: an index leads out of its vector (on a CPU), or shapes differ.
+      tf.errors.InvalidArgumentError: an index leads out of its vector (on a CPU).
+      ValueError: shapes differ.
 
     Example:
       >>> total, finite = sum_entries([[[1.0, 2.0], [3.0, 4.0]]], [[[0, 2], [2, 3]]], length=4)
       >>> total.numpy().tolist(), bool(finite)
       ([1.0, 0.0, 5.0, 4.0], True)
     """
+    values, indices = tf.convert_to_tensor(values, tf.float32), tf.convert_to_tensor(indices, tf.int32)
+    values.shape.with_rank(3).assert_is_compatible_with(indices.shape)
     if _on_gpu():
-        return _sum_by_tensorflow(tf.convert_to_tensor(values), indices, length, stride)
+        return _sum_by_tensorflow(values, indices, length, stride)
     return tuple(_ops().sum_entries(values=values, indices=indices, length=length, stride=stride))
 
 
 def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | float) -> tf.Tensor:
-    """`rows` with other values at some places; in place where nothing else needs them.
+    """`rows` with other values at some places.
+
+    Cost: a few ns for each entry, and a copy of `rows` unless nothing else needs them. No gradient.
 
     Args:
       rows: float32 [R, n].
@@ -69,33 +66,42 @@ def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | flo
       float32 [R, n].
 
     Raises:
-      tf.errors.InvalidArgumentError: an index is not in [0, n) (on a CPU), or shapes differ.
+      tf.errors.InvalidArgumentError: an index is not in [0, n) (on a CPU).
+      ValueError: shapes differ.
 
     Example:
       >>> replace_entries([[1.0, 2.0, 3.0]], [[2, 0]], 0.0).numpy().tolist()
       [[0.0, 2.0, 0.0]]
     """
+    rows, indices = tf.convert_to_tensor(rows, tf.float32), tf.convert_to_tensor(indices, tf.int32)
+    values = tf.convert_to_tensor(values, tf.float32)
+    rows.shape.with_rank(2)[:1].assert_is_compatible_with(indices.shape.with_rank(2)[:1])
+    if values.shape.rank != 0:
+        values.shape.assert_is_compatible_with(indices.shape)
     if _on_gpu():
-        return _replace_by_tensorflow(tf.convert_to_tensor(rows), indices, values)
+        return _replace_by_tensorflow(rows, indices, values)
     return _ops().replace_entries(rows=rows, indices=indices, values=values)
 
 
 def _sum_by_tensorflow(values, indices, length, stride):
-    shards, rows, count = values.shape
+    shards, rows = tf.shape(values, tf.int64)[0], values.shape[1]
     first = length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
-    first += stride * tf.range(rows)[tf.newaxis, :, tf.newaxis]
-    at = tf.reshape(tf.transpose(indices + first, [1, 0, 2]), [rows, shards * count, 1])
-    what = tf.reshape(tf.transpose(values, [1, 0, 2]), [rows, shards * count])
-    total = tf.zeros([shards * length])
-    for row in range(rows):  # one after the other: where indices are distinct, threads do not matter
-        total = tf.tensor_scatter_nd_add(total, at[row], what[row])
-    return total, tf.reduce_all(tf.math.is_finite(total))
+    first += stride * tf.range(rows, dtype=tf.int64)[tf.newaxis, :, tf.newaxis]
+    at = tf.unstack(tf.cast(indices, tf.int64) + first, axis=1)
+    total = tf.zeros(length * shards[tf.newaxis])
+    # One row after the other: where indices are distinct, the order of threads does not matter.
+    for where, what in zip(at, tf.unstack(values, axis=1), strict=True):
+        total = tf.tensor_scatter_nd_add(total, tf.reshape(where, [-1, 1]), tf.reshape(what, [-1]))
+    return tf.stop_gradient(total), tf.reduce_all(tf.math.is_finite(total))
 
 
 def _replace_by_tensorflow(rows, indices, values):
-    indices = tf.convert_to_tensor(indices)
     shape = tf.shape(indices)
     row = tf.repeat(tf.range(shape[0]), shape[1])
     where = tf.stack([row, tf.reshape(indices, [-1])], axis=1)
     values = tf.reshape(tf.broadcast_to(values, shape), [-1])
-    return tf.tensor_scatter_nd_update(rows, where, values)
+    return tf.stop_gradient(tf.tensor_scatter_nd_update(rows, where, values))
+
+
+tf.no_gradient("SumEntries")
+tf.no_gradient("ReplaceEntries")

@@ -1,13 +1,12 @@
 """MSTopK: the k entries of largest magnitude, and error feedback fused with their selection."""
 
-import functools
-import pathlib
-import types
 from typing import NamedTuple
 
 import tensorflow as tf
 
-_LIBRARY = pathlib.Path(__file__).with_name("mstopk_ops.so")
+from custom_ops.library import library
+
+_ops = library(__file__)
 
 
 class TopK(NamedTuple):
@@ -24,17 +23,6 @@ class ErrorFeedback(NamedTuple):
     indices: tf.Tensor
     new_residual: tf.Tensor
     all_finite: tf.Tensor
-
-
-@functools.cache
-def _ops() -> types.ModuleType:
-    """The compiled operations; loaded at the first call, not at import."""
-    if not _LIBRARY.exists():
-        raise ImportError(
-            f"custom_ops.mstopk: {_LIBRARY.name} is not in {_LIBRARY.parent}: run `make setup` in "
-            "the checkout to build it, or install the wheel, which contains it."
-        )
-    return tf.load_op_library(str(_LIBRARY))
 
 
 def mstopk(

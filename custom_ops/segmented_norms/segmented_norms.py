@@ -1,24 +1,12 @@
 """Sums of squares of the weights and directions of many layers, in one read."""
 
-import functools
-import pathlib
-import types
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-_LIBRARY = pathlib.Path(__file__).with_name("segmented_norms_ops.so")
+from custom_ops.library import library
 
-
-@functools.cache
-def _ops() -> types.ModuleType:
-    """The compiled operation; loaded at the first call, not at import."""
-    if not _LIBRARY.exists():
-        raise ImportError(
-            f"custom_ops.segmented_norms: {_LIBRARY.name} is not in {_LIBRARY.parent}: run `make "
-            "setup` in the checkout to build it, or install the wheel, which contains it."
-        )
-    return tf.load_op_library(str(_LIBRARY))
+_ops = library(__file__)
 
 
 def segmented_norms(

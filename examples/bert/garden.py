@@ -40,6 +40,7 @@ def build_model(size: Size, sharded: bool) -> tf.keras.Model:
             size.vocabulary, size.width, sharded, embeddings_initializer=start(), name="words"
         ),
     )
+    encoder.pooler_layer.trainable = False  # which question answering has no use for, as ours
     labeler = models.BertSpanLabeler(encoder, initializer=start())
     ids, segments = (
         tf.keras.Input([None], dtype="int32", name=name) for name in ("ids", "segments")

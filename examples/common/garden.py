@@ -9,13 +9,13 @@ IS_LEGACY = tf.keras.Model.__module__.startswith("tf_keras")  # for TF_USE_LEGAC
 
 
 def check_keras(legacy: bool) -> None:
-    """Whether `tf.keras` is what the chosen model is made of.
+    """Refuses a model that is not made of what `tf.keras` is.
 
     Args:
       legacy: the model is tf_keras's, not Keras 3's.
 
     Raises:
-      RuntimeError: it is not.
+      RuntimeError: `tf.keras` is the other one.
     """
     if legacy and not IS_LEGACY:
         raise RuntimeError(

@@ -4,8 +4,8 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 
-import keras
 import pytest
+import tensorflow as tf
 
 from examples.common import strategy as strategies
 from examples.text.settings import TextSettings
@@ -16,7 +16,7 @@ class Cut(Exception):
     """Ends a run."""
 
 
-class CutAt(keras.callbacks.Callback):
+class CutAt(tf.keras.callbacks.Callback):
     """Ends the run at the beginning of this epoch."""
 
     def __init__(self, epoch: int):

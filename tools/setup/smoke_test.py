@@ -28,6 +28,8 @@ def main() -> None:
 
     top = custom_ops.mstopk(np.array([1.0, -3.0, 2.0], "float32"), 1)
     assert top.indices.numpy().tolist() == [1], f"custom_ops.mstopk selects {top.indices}"
+    total, _ = custom_ops.sum_entries([[[1.0, 2.0]]], [[[2, 0]]], length=3)
+    assert total.numpy().tolist() == [2, 0, 1], f"custom_ops.sum_entries gives {total}"
 
     keras.utils.set_random_seed(0)
     features = np.random.normal(size=(64, 4)).astype("float32")

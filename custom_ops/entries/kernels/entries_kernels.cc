@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <vector>
 
 #include "custom_ops/entries/entries.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/overflow.h"
 
 namespace tensorflow {
 namespace {
@@ -35,9 +37,16 @@ void Fill(OpKernelContext* context, const float* from, int64_t n, float* to) {
   });
 }
 
-absl::Status Outside(const Tensor& indices, int64_t place, int64_t n) {
-  return errors::InvalidArgument("indices[", place, "] = ", indices.flat<int32>()(place), " is not in [0, ", n,
-                                 "), counted through shape ", indices.shape().DebugString());
+// Of the first of these places, one for each thread's part, that is one.
+absl::Status Inside(const Tensor& indices, const std::vector<int64_t>& places,
+                    const std::function<int64_t(int64_t)>& limit) {
+  for (const int64_t place : places) {
+    if (place == entries::kAllInside) continue;
+    return errors::InvalidArgument("indices[", place, "] = ", indices.flat<int32>()(place),
+                                   " is not in [0, ", limit(place), "), counted through shape ",
+                                   indices.shape().DebugString());
+  }
+  return absl::OkStatus();
 }
 
 class SumEntriesOp : public OpKernel {
@@ -54,29 +63,32 @@ class SumEntriesOp : public OpKernel {
                 errors::InvalidArgument("values has shape ", values.shape().DebugString(), " and indices ",
                                         indices.shape().DebugString(), "; both must be [S, C, K]."));
     const int64_t shards = values.dim_size(0), rows = values.dim_size(1), count = values.dim_size(2);
-    OP_REQUIRES(context, rows == 0 || stride_ * (rows - 1) <= length_,
+    OP_REQUIRES(context, rows <= 1 || stride_ <= length_ / (rows - 1),
                 errors::InvalidArgument("stride=", stride_, " leads ", rows, " rows out of length=", length_));
     Tensor* total = nullptr;
     Tensor* finite = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {shards * length_}, &total));
+    TensorShape shape;
+    OP_REQUIRES_OK(context, shape.AddDimWithStatus(MultiplyWithoutOverflow(shards, length_)));
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &total));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &finite));
     float* out = total->flat<float>().data();
     Fill(context, nullptr, total->NumElements(), out);
     const float* value = values.flat<float>().data();
     const int32_t* index = indices.flat<int32>().data();
     std::atomic<bool> all_finite{true};
-    std::atomic<int64_t> outside{entries::kAllInside};
+    std::vector<int64_t> outside(shards, entries::kAllInside);
     ParallelFor(context, shards, 10 * rows * count, [&](int64_t shard) {
       bool finite_here = true;
-      for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t row = 0; row < rows && outside[shard] == entries::kAllInside; ++row) {
         const int64_t begin = (shard * rows + row) * count, skipped = stride_ * row;
         const int64_t stopped = entries::Add(value + begin, index + begin, count, length_ - skipped,
                                              out + shard * length_ + skipped, &finite_here);
-        if (stopped != entries::kAllInside) outside = begin + stopped;
+        if (stopped != entries::kAllInside) outside[shard] = begin + stopped;
       }
       if (!finite_here) all_finite = false;
     });
-    OP_REQUIRES(context, outside == entries::kAllInside, Outside(indices, outside, length_));
+    const auto limit = [&](int64_t place) { return length_ - stride_ * (place / count % rows); };
+    OP_REQUIRES_OK(context, Inside(indices, outside, limit));
     finite->scalar<bool>()() = all_finite;
   }
 
@@ -108,13 +120,13 @@ class ReplaceEntriesOp : public OpKernel {
     if (out != from) Fill(context, from, rows.NumElements(), out);
     const float* value = values.flat<float>().data();
     const int32_t* index = indices.flat<int32>().data();
-    std::atomic<int64_t> outside{entries::kAllInside};
+    std::vector<int64_t> outside(count, entries::kAllInside);
     ParallelFor(context, count, 10 * k, [&](int64_t row) {
       const float* own = same ? value : value + row * k;
       const int64_t stopped = entries::Replace(own, same, index + row * k, k, n, out + row * n);
-      if (stopped != entries::kAllInside) outside = row * k + stopped;
+      if (stopped != entries::kAllInside) outside[row] = row * k + stopped;
     });
-    OP_REQUIRES(context, outside == entries::kAllInside, Outside(indices, outside, n));
+    OP_REQUIRES_OK(context, Inside(indices, outside, [n](int64_t) { return n; }));
   }
 };
 

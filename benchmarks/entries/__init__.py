@@ -1,0 +1,1 @@
+"""How long does it take to add up entries, or to replace some?"""

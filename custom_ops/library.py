@@ -1,0 +1,32 @@
+"""Compiled operations, which lie beside their Python wrappers."""
+
+import functools
+import pathlib
+import types
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def library(wrapper: str) -> Callable[[], types.ModuleType]:
+    """The function that loads the operations of one wrapper: at its first call, not at import.
+
+    Args:
+      wrapper: the wrapper's `__file__`; x.py has its operations in x_ops.so.
+
+    Raises:
+      ImportError: (of that function) they have not been built.
+    """
+    path = pathlib.Path(wrapper)
+    file = path.with_name(f"{path.stem}_ops.so")
+
+    @functools.cache
+    def load() -> types.ModuleType:
+        if not file.exists():
+            raise ImportError(
+                f"custom_ops.{path.stem}: {file.name} is not in {file.parent}: run `make setup` in the "
+                "checkout to build it, or install the wheel, which contains it."
+            )
+        return tf.load_op_library(str(file))
+
+    return load
