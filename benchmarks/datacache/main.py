@@ -127,15 +127,10 @@ def measure_warm(edge: int, size: int, epochs: int, runs: int) -> dict:
     """Epochs from memory, and the first ones of later runs, which find what the first run has left."""
     images = size // (edge * edge * 3)
     print(f"{edge} px, later runs", flush=True)
-    found = {"edge": edge, "images": images, "warm": [], "later": [], "warmed": []}
     with nothing_kept():
-        found["epochs"] = run("warm", ways.MEMORY, edge, images, epochs, 1)["seconds"]
-        for _ in range(runs):
-            found["later"] += run("warm", ways.MEMORY, edge, images, 1, 0)["seconds"]
-            warmed = run("warm", ways.MEMORY, edge, images, 1, 1)
-            found["warmed"] += warmed["seconds"]
-            found["warm"].append(warmed["warm"])
-    return found
+        first = run("warm", ways.MEMORY, edge, images, epochs)
+        later = [run("warm", ways.MEMORY, edge, images, 1)["seconds"][0] for _ in range(runs)]
+    return {"edge": edge, "images": images, "epochs": first["seconds"], "later": later}
 
 
 def measure(quick: bool) -> dict:

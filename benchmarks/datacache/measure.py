@@ -2,7 +2,7 @@
 
     python -m benchmarks.datacache.measure epochs WAY SOURCE SCRATCH EDGE IMAGES EPOCHS
     python -m benchmarks.datacache.measure hold WAY SOURCE SCRATCH EDGE IMAGES EPOCHS
-    python -m benchmarks.datacache.measure warm DIRECTORY EDGE IMAGES EPOCHS CALLED
+    python -m benchmarks.datacache.measure warm DIRECTORY EDGE IMAGES EPOCHS
     python -m benchmarks.datacache.measure gather EDGE IMAGES ROUNDS
 """
 
@@ -68,16 +68,11 @@ def _synthetic(directory: str, edge: int, images: int) -> datacache.DataCache:
     )
 
 
-def warm(directory: str, edge: int, images: int, count: int, called: int) -> dict:
-    """Seconds of `warm()`, and of epochs of which all samples are in memory, from asking for the first batch.
-
-    A run that finds nothing calls `warm()`, another one if it is told to.
-    """
+def warm(directory: str, edge: int, images: int, count: int) -> dict:
+    """Seconds of epochs of which all samples are in memory, from asking for the first batch on."""
     cache = _synthetic(directory, edge, images)
-    begin = time.perf_counter()
-    if called or cache.stats()["stored"] < images:
+    if cache.stats()["stored"] < images:
         cache.warm(progress=False)
-    spent = time.perf_counter() - begin
     if cache.stats()["stored"] < images:
         raise RuntimeError(f"{images} images of {edge} px do not fit: {cache.memory.limit}")
     run, steps = iter(cache.dataset(GATHERED)), cache.steps_per_epoch(GATHERED)
@@ -87,7 +82,7 @@ def warm(directory: str, edge: int, images: int, count: int, called: int) -> dic
         for _ in range(steps):
             next(run)
         seconds.append(time.perf_counter() - begin)
-    return {"warm": spent, "seconds": seconds}
+    return {"seconds": seconds}
 
 
 def gather(edge: int, images: int, rounds: int) -> dict:
