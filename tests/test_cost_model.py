@@ -49,6 +49,21 @@ def all_costs(topology, n, model=MODEL):
     return found | {("broadcast", "GLOBAL"): cost_model.broadcast(topology, n, model)}
 
 
+def test_all_to_alls_and_what_is_made_of_them_start_later():
+    topology = Topology((0, 0, 1, 1), 0)
+    soon, later = (
+        all_costs(topology, 1000, dataclasses.replace(MODEL, exchange=more)) for more in (0.0, 1e18)
+    )
+    started = {key: round((later[key].seconds - soon[key].seconds) / 1e18, 6) for key in soon}
+    everywhere = ("reduce_scatter", "all_to_all")
+    assert started == {
+        **{(name, group): 1 for name in everywhere for group in ("GLOBAL", "LOCAL", "CROSS")},
+        **{("all_gather", group): 1 for group in ("LOCAL", "CROSS")},
+        **{("all_reduce", group): 2 for group in ("LOCAL", "CROSS")},
+        **{(name, "GLOBAL"): 0 for name in ("all_gather", "all_reduce", "broadcast")},
+    }
+
+
 def test_one_worker_costs_nothing():
     for cost in all_costs(Topology((0,), 0), 1000).values():
         assert cost == Cost()

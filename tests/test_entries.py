@@ -122,7 +122,7 @@ def test_no_product_wraps(length, stride):
 @pytest.fixture(params=["CPU", "GPU"])
 def device(request, monkeypatch):
     """Where the tensors might be: with a GPU in sight TensorFlow's operations take over."""
-    monkeypatch.setattr(wrapper, "_on_gpu", lambda: request.param == "GPU")
+    monkeypatch.setattr(wrapper, "on_gpu", lambda: request.param == "GPU")
     return request.param
 
 

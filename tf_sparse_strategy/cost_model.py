@@ -4,8 +4,11 @@ A collective that S workers wait for, over links that all work at once, takes
 
     T = phase + hops alpha + max(local bytes local_beta, cross bytes cross_beta)
 
+and an all-to-all, in place of the phase, phase + exchange:
+
 - *phase*: Horovod agrees by cycles on what all workers have ready, before the first byte moves. Collectives
   that wait for one another pay it each.
+- *exchange*: all workers tell one another how much they will send, with messages to each.
 - *hops*: messages that wait for one another. They are the slower class's as soon as there are two nodes: a
   group inside a node is an all-to-all with empty messages to all others.
 - *local bytes* are what the busiest worker sends inside its node, *cross bytes* what the busiest node sends
@@ -53,6 +56,7 @@ class LinkModel:
       cross_beta: seconds per byte of a node's link, which its workers share.
       phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation.
       selection: seconds per element in which sparse schemes select the largest, pack and add them up.
+      exchange: seconds more from an all-to-all's call to its first byte.
 
     Raises:
       ValueError: a parameter is negative or not finite.
@@ -69,6 +73,7 @@ class LinkModel:
     cross_beta: float
     phase: float = 0.0
     selection: float = 0.0
+    exchange: float = 0.0
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
@@ -228,7 +233,7 @@ def _exchange(
         cross = max(sum((m - 1) * part(m) for m in columns[:g]) for g in sizes)
     own = topology.size(group)
     sent = traffic.all_to_all(topology, group, own * part(own))
-    return Cost(_seconds(topology, model, 2, local, cross), sent)
+    return Cost(model.exchange + _seconds(topology, model, 2, local, cross), sent)
 
 
 def _seconds(topology, model, hops, local, cross):

@@ -1,6 +1,7 @@
 """Measures the alpha-beta model of this cluster in a few seconds; all workers learn the same numbers."""
 
 import contextlib
+import dataclasses
 import math
 import socket
 import statistics
@@ -32,6 +33,7 @@ def measure(collectives: Collectives) -> LinkModel:
     - beta: from exchanges within all LOCAL (CROSS) groups at once, of sizes that take about 0.1 s: the
       slope of the time of the slowest worker.
     - phase: the time of one in a chain of tiny all-reduces, less the messages in it.
+    - exchange: the same of all-to-alls, less a phase.
 
     A class of links that no two workers have (one node, or one worker per node) costs 0. Not to be
     used while the cluster is busy: it measures what is left.
@@ -50,9 +52,14 @@ def measure(collectives: Collectives) -> LinkModel:
     local_alpha, cross_alpha = _alphas(collectives)
     local_beta, cross_beta = (_beta(collectives, group) for group in (Group.LOCAL, Group.CROSS))
     links = LinkModel(local_alpha, local_beta, cross_alpha, cross_beta)
+    members = topology.num_workers
+    chained = _chained(collectives, tf.zeros([1]), _reduced)
     messages = cost_model.all_reduce(topology, 4, links).seconds
-    phase = max(0.0, _phase(collectives) - messages)
-    return LinkModel(local_alpha, local_beta, cross_alpha, cross_beta, phase)
+    phase = max(0.0, chained - messages)
+    chained = _chained(collectives, tf.zeros([members]), _exchanged)
+    messages = cost_model.all_to_all(topology, 4 * members, links).seconds
+    exchange = max(0.0, chained - messages - phase)
+    return dataclasses.replace(links, phase=phase, exchange=exchange)
 
 
 def _slowest(collectives: Collectives, seconds: float) -> float:
@@ -94,14 +101,23 @@ def _beta(collectives: Collectives, group: Group) -> float:
     )[1]
 
 
-def _phase(collectives: Collectives) -> float:
+def _reduced(collectives: Collectives, x):
+    return collectives.all_reduce(x, op="max", purpose="links")
+
+
+def _exchanged(collectives: Collectives, x):
+    return collectives.all_to_all(x, purpose="links")[0]
+
+
+def _chained(collectives: Collectives, x, collective: Callable) -> float:
+    """Seconds of one of several that wait for one another."""
+
     @tf.function
     def chain(x):
         for _ in range(CHAIN):
-            x = collectives.all_reduce(x, op="max", purpose="links")
+            x = collective(collectives, x)
         return x
 
-    x = tf.zeros([1])
     times = [_time(collectives, lambda: chain(x)) for _ in range(ROUNDS + 1)]
     return statistics.median(times[1:]) / CHAIN
 

@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from custom_ops.library import library
 
-_ops = library(__file__)
+operations = library(__file__)
 
 
-def _on_gpu() -> bool:
+def on_gpu() -> bool:
     """Whether tensors may be where these operations have no kernels."""
     return bool(tf.config.get_visible_devices("GPU"))
 
@@ -47,9 +47,9 @@ def sum_entries(
     """
     values, indices = tf.convert_to_tensor(values, tf.float32), tf.convert_to_tensor(indices, tf.int32)
     values.shape.with_rank(3).assert_is_compatible_with(indices.shape)
-    if _on_gpu():
+    if on_gpu():
         return _sum_by_tensorflow(values, indices, length, stride)
-    return tuple(_ops().sum_entries(values=values, indices=indices, length=length, stride=stride))
+    return tuple(operations().sum_entries(values=values, indices=indices, length=length, stride=stride))
 
 
 def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | float) -> tf.Tensor:
@@ -78,9 +78,9 @@ def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | flo
     rows.shape.with_rank(2)[:1].assert_is_compatible_with(indices.shape.with_rank(2)[:1])
     if values.shape.rank != 0:
         values.shape.assert_is_compatible_with(indices.shape)
-    if _on_gpu():
+    if on_gpu():
         return _replace_by_tensorflow(rows, indices, values)
-    return _ops().replace_entries(rows=rows, indices=indices, values=values)
+    return operations().replace_entries(rows=rows, indices=indices, values=values)
 
 
 def _sum_by_tensorflow(values, indices, length, stride):

@@ -37,7 +37,7 @@ def test_one_worker_has_no_links(model, topology):
 
 def test_figures_are_those_of_a_machine(model):
     """Loopback: far below a second per message and above a terabyte per second."""
-    for alpha in (model.local_alpha, model.cross_alpha, model.phase):
+    for alpha in (model.local_alpha, model.cross_alpha, model.phase, model.exchange):
         assert 0 <= alpha < 1
     for beta in (model.local_beta, model.cross_beta):
         assert beta == 0 or 1e-12 < beta < 1e-6

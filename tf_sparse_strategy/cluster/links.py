@@ -27,7 +27,8 @@ def describe(model: LinkModel, topology: Topology) -> str:
     """The model in words, and what it predicts for a gradient of 100 MB."""
     lines = [
         f"links of {topology.num_workers} workers on {topology.num_nodes} nodes:",
-        f"  a collective starts after {model.phase * 1e3:.2f} ms",
+        f"  a collective starts after {model.phase * 1e3:.2f} ms, an all-to-all after "
+        f"{(model.phase + model.exchange) * 1e3:.2f} ms",
     ]
     links = (
         ("inside a node", model.local_alpha, model.local_beta, "of each worker"),

@@ -27,7 +27,7 @@ from tf_sparse_strategy.topology import Topology
 CHOICE = "choice"  # the state's name of the number of the chosen scheme
 GAIN = 0.8  # sparse gradients cost accuracy: they are to take less than this part of the best exact time
 STAY = 0.9  # and a change is to bring as much, or predictions that differ by noise would alternate
-_SAMPLE, _ROUNDS = 1 << 20, 5  # elements and repetitions of the measured selection
+_SAMPLE, _ROUNDS = 1 << 22, 5  # elements, more than a cache holds, and repetitions of the measured selection
 
 
 @dataclasses.dataclass
@@ -51,9 +51,9 @@ class Auto(Switching):
     also where it would no longer be chosen. Rank 0 decides for all, and logs each choice with its reason.
     When a bucket turns exact, its first exact step also sums what the residual holds.
 
-    Left out, because by the model none is ever faster than both `HiTopK` and `ShardedTopK`: `GTopK` and
-    `OkTopK`; and `TopKAllGather`, whose residuals are each worker's. (With one worker per node it is
-    `HiTopK`.)
+    Left out are `GTopK` and `OkTopK`, because by the model none is ever faster than both `HiTopK` and
+    `ShardedTopK`; and `TopKAllGather`, whose residuals are each worker's, though it starts sooner, which may
+    matter where buckets are small.
 
     When not to use it: for runs that must be repeatable to the bit, as measurements differ; give it `links`
     then. It predicts buckets one after the other, and does not know what hides behind the computation; nor

@@ -111,7 +111,7 @@ class GTopK(MessageCommunication):
             leaving[node] += moved.cross
         local = max(moved.local for moved in by_rank)
         moving = max(local * model.local_beta, max(leaving) * model.cross_beta)
-        seconds = model.phase + 2 * model.alpha(topology) + moving
+        seconds = model.phase + model.exchange + 2 * model.alpha(topology) + moving
         return Cost(seconds, by_rank[topology.rank])
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:

@@ -13,8 +13,7 @@ entries of a vector of N elements is
 |         | "delta" (Elias-Fano)    | l K + K + N/2^l, l = floor(log2 N/K)   | 8.6       |
 
 each rounded up to whole words; the entropy of K of N indices is 8.1 bits each at K = N/100. "delta" needs
-ascending indices: their low l bits stand as they are, the rest as a bit field in which entry i sets the
-bit (index_i >> l) + i, so that zeros between ones count the differences. Lossless, whatever the indices.
+ascending indices, and is lossless (custom_ops/entries/coding.py).
 
 16 bits lose the value's tail; `lost` says what, for the residual to keep. A finite value never becomes
 infinite: it is cut to the format's largest.
@@ -24,6 +23,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from custom_ops import decode_indices, encode_indices
 from tf_sparse_strategy import wire
 
 WIRE_DTYPES = (None, "float16", "bfloat16")
@@ -131,29 +131,9 @@ class Packing:
     def _pack_indices(self, indices):
         if self.index_coding == "int32":
             return indices
-        rows, low = tf.shape(indices)[0], self._low_bits
-        low_bits = tf.reshape(_bits(indices, low), [rows, self.k * low])
-        at = tf.bitwise.right_shift(indices, low) + tf.range(self.k)
-        row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(at))
-        where = tf.stack([row, at], axis=-1)
-        upper = tf.scatter_nd(where, tf.ones_like(at), [rows, self._upper_bits])
-        bits = tf.concat([low_bits, upper], axis=1)
-        padded = tf.pad(bits, [[0, 0], [0, self._index_words * 32 - bits.shape[1]]])
-        words = tf.reshape(padded, [rows, self._index_words, 32])
-        return tf.reduce_sum(tf.bitwise.left_shift(words, tf.range(32)), axis=2)
+        return encode_indices(indices, self._low_bits, self._upper_bits)
 
     def _unpack_indices(self, words):
         if self.index_coding == "int32":
             return words
-        rows, low = tf.shape(words)[0], self._low_bits
-        bits = tf.reshape(_bits(words, 32), [rows, self._index_words * 32])
-        low_bits = tf.reshape(bits[:, : self.k * low], [rows, self.k, low])
-        upper = bits[:, self.k * low : self.k * low + self._upper_bits]
-        at = tf.reshape(tf.cast(tf.where(upper > 0)[:, 1], tf.int32), [rows, self.k])
-        high = tf.bitwise.left_shift(at - tf.range(self.k), low)
-        return high + tf.reduce_sum(tf.bitwise.left_shift(low_bits, tf.range(low)), axis=2)
-
-
-def _bits(x, count: int):
-    """The lowest `count` bits of each element, lowest first, in a new last dimension."""
-    return tf.bitwise.right_shift(x[..., tf.newaxis], tf.range(count)) & 1
+        return decode_indices(words, self.k, self._low_bits, self._upper_bits)

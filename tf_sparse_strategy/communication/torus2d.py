@@ -18,7 +18,7 @@ class Torus2D(Communication):
     node's one link. Per worker: 2N(G-1)/G elements inside the node and 2(N/G)(M-1)/M between nodes, in
     four phases:
 
-        T = 4 phase + 8 alpha + 2 N(G-1)/G beta_l + 2 N(M-1)/M beta_c
+        T = 4 (phase + exchange) + 8 alpha + 2 N(G-1)/G beta_l + 2 N(M-1)/M beta_c
 
     Against `Dense`, a node's link carries (M-1)/M : (P-1)/P of the bytes where ranks follow the nodes (a
     tenth to a third less), G times less where they alternate, and the latency no longer grows with P.

@@ -1,0 +1,49 @@
+#include "custom_ops/entries/coding.h"
+
+#include <algorithm>
+
+namespace entries {
+
+bool Encode(const int32_t* indices, const Coding& coding, uint32_t* words) {
+  std::fill_n(words, coding.words(), 0u);
+  const int64_t field = coding.k * coding.low;
+  const uint32_t mask = (uint32_t{1} << coding.low) - 1;
+  for (int64_t i = 0; i < coding.k; ++i) {
+    const uint32_t index = indices[i];
+    const int64_t place = int64_t{index >> coding.low} + i;
+    if (indices[i] < 0 || place >= coding.upper) return false;
+    words[(field + place) / 32] |= uint32_t{1} << ((field + place) % 32);
+    if (coding.low == 0) continue;
+    const uint64_t low = index & mask;
+    const int64_t bit = i * coding.low;
+    words[bit / 32] |= static_cast<uint32_t>(low << (bit % 32));
+    if (bit % 32 + coding.low > 32) words[bit / 32 + 1] |= static_cast<uint32_t>(low >> (32 - bit % 32));
+  }
+  return true;
+}
+
+bool Decode(const uint32_t* words, const Coding& coding, int32_t* indices) {
+  const int64_t field = coding.k * coding.low, end = field + coding.upper;
+  const uint32_t mask = (uint32_t{1} << coding.low) - 1;
+  int64_t i = 0;
+  for (int64_t word = field / 32; word * 32 < end; ++word) {
+    uint32_t ones = words[word];
+    if (word == field / 32) ones &= ~uint32_t{0} << (field % 32);
+    if (end - word * 32 < 32) ones &= (uint32_t{1} << (end - word * 32)) - 1;
+    for (; ones != 0; ones &= ones - 1) {
+      if (i == coding.k) return false;
+      const int64_t place = word * 32 + __builtin_ctz(ones) - field;
+      uint64_t low = 0;
+      if (coding.low > 0) {
+        const int64_t bit = i * coding.low;
+        low = words[bit / 32] >> (bit % 32);
+        if (bit % 32 + coding.low > 32) low |= uint64_t{words[bit / 32 + 1]} << (32 - bit % 32);
+      }
+      const int64_t index = ((place - i) << coding.low) | static_cast<int64_t>(low & mask);
+      indices[i++] = static_cast<int32_t>(index & 0x7fffffff);
+    }
+  }
+  return i == coding.k;
+}
+
+}  // namespace entries
