@@ -75,5 +75,5 @@ def small_cnn() -> keras.Model:
 TASKS = {
     "VGG-like": Task(vgg_like, 4, (16, 16, 3)),
     "Transformer": Task(transformer, 1, (LENGTH,), WORDS),
-    "small CNN": Task(small_cnn, 16, (32, 32, 3)),
+    "small CNN": Task(small_cnn, 64, (32, 32, 3)),
 }
