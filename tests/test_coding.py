@@ -48,7 +48,7 @@ def test_indices_as_large_as_there_are():
     np.testing.assert_array_equal(custom_ops.decode_indices(words, 3, low, upper), indices)
 
 
-@pytest.mark.parametrize("indices", [[[-1, 3]], [[3, 100]], [[9, 2**31 - 1]]])
+@pytest.mark.parametrize("indices", [[[-1, 3]], [[3, 100]], [[9, 2**31 - 1]], [[8, 5]], [[9, 2]]])
 def test_indices_that_do_not_fit_are_refused(indices):
     with pytest.raises(tf.errors.InvalidArgumentError, match="must ascend"):
         custom_ops.encode_indices(indices, *shortest(10, 2))
@@ -73,6 +73,16 @@ def test_wrong_arguments_are_refused():
         custom_ops.encode_indices([[1, 2]], 32, 9)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"must be \[R, 1\]"):
         custom_ops.decode_indices([[1, 2]], 2, 3, 9)
+
+
+def test_no_product_wraps():
+    nothing = tf.zeros([2**30, 0], tf.int32)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        custom_ops.decode_indices(nothing, 2**40, 0, 0)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        custom_ops.encode_indices(nothing, 0, 2**40)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        custom_ops.encode_indices(tf.zeros([0, 2**62], tf.int32), 31, 9)
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -40,9 +40,9 @@ def test_the_rate_of_the_links_is_found(tmp_path, rate):
 
 
 def test_description_by_hand():
-    model = LinkModel(1e-5, 8e-9, 1e-4, 8e-8, phase=2e-3)
+    model = LinkModel(1e-5, 8e-9, 1e-4, 8e-8, phase=2e-3, exchange=3e-3)
     said = links.describe(model, Topology((0, 0, 1, 1), 0))
-    assert "starts after 2.00 ms" in said
+    assert "starts after 2.00 ms, an all-to-all after 5.00 ms" in said
     assert "inside a node: 10 µs a message, 1000 Mbit/s of each worker" in said
     assert "between nodes: 100 µs a message, 100 Mbit/s of each node" in said
     assert "100 MB of gradients by dense: 12.003 s predicted" in said  # 150 MB at 80 ns, 6 hops, a phase

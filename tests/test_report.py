@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks import report
 
-QUESTIONS = ["cost_model", "datacache", "dense_training", "group_collectives", "pto"]
+QUESTIONS = ["cost_model", "datacache", "dense_training", "entries"]
+QUESTIONS += ["gradient_communication", "group_collectives", "pto"]
 GUIDES = ["datacache", "pto"]  # which are more than a question and its answer
 
 

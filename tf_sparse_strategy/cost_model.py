@@ -56,7 +56,7 @@ class LinkModel:
       cross_beta: seconds per byte of a node's link, which its workers share.
       phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation.
       selection: seconds per element in which sparse schemes select the largest, pack and add them up.
-      exchange: seconds more from an all-to-all's call to its first byte.
+      exchange: seconds more from an all-to-all's call to its first byte, with as many workers as measured.
 
     Raises:
       ValueError: a parameter is negative or not finite.

@@ -51,9 +51,10 @@ class Share:
     def per_node(cls, topology: Topology) -> "Share":
         """Every node holds one, its G workers a shard each: H = M, S = G.
 
-        On uneven nodes, whose shards would not pair up, every worker counts as a node.
+        On uneven nodes, whose shards would not pair up, every worker counts as a node; and so it is with one
+        worker per node, whom the whole cluster's collectives serve better than those between nodes.
         """
-        if not topology.is_uniform:
+        if not topology.is_uniform or topology.local_workers == 1:
             return cls.per_worker(topology)
         cross = topology.index(Group.CROSS)
         return cls(

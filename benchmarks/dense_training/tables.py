@@ -108,9 +108,10 @@ def render(results: dict) -> str:
         rows = _rows(cluster)
         first = cluster["jobs"][0]
         links = {key: value * 1e6 for key, value in first["links"].items()}
+        more = f" ({links['exchange']:.0f} µs more of an all-to-all)" if "exchange" in links else ""
         facts = (
             f"{first['parameters'] * 4 / 1e6:.3g} MB of gradients; links as measured in the first job: "
-            f"phase {links['phase']:.0f} µs, alpha {links['cross_alpha']:.0f} µs between and "
+            f"phase {links['phase']:.0f} µs{more}, alpha {links['cross_alpha']:.0f} µs between and "
             f"{links['local_alpha']:.0f} µs inside nodes, "
             f"{_rate(first['links']['cross_beta'])} between and "
             f"{_rate(first['links']['local_beta'])} inside."

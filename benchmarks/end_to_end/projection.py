@@ -20,7 +20,8 @@ def links_of(measured: LinkModel, rate: float) -> LinkModel:
       measured: on emulated links of `rate` bits per second.
 
     Returns:
-      The same share of the nominal rate at 25 Gbit/s; latencies, phases and selection as measured.
+      The same share of the nominal rate at 25 Gbit/s; latencies, starts and selection as measured, which of
+      more workers may take longer.
     """
     return dataclasses.replace(measured, cross_beta=measured.cross_beta * rate / ETHERNET)
 

@@ -31,7 +31,7 @@ class Method:
 
     Args:
       step: [n] -> [n], one step; what is not sent stays in variables.
-      scheme: what predicts it; None for what is predicted as Torus2D or not at all.
+      scheme: what predicts it; None for Horovod's ring, which is predicted as `Dense`.
       kept: what all workers' residuals add up to, [n].
     """
 

@@ -22,14 +22,12 @@ def measure(quick: bool) -> dict:
     """One job per cluster and model, one after the other."""
     found = {}
     for name, (nodes, local, rate, models) in (QUICK if quick else CLUSTERS).items():
-        common = ("--density", str(DENSITY), "--steps", str(STEPS))
+        found[name] = {}
         with Netlab(nodes, local, rate) as lab:
-            found[name] = {
-                model: cluster.run(
-                    lab, "benchmarks.sparse_training.worker", "--task", model, *common, "--rounds", str(rounds)
-                )
-                for model, rounds in models.items()
-            }
+            for model, rounds in models.items():
+                options = {"task": model, "density": DENSITY, "rounds": rounds, "steps": STEPS}
+                given = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+                found[name][model] = cluster.run(lab, "benchmarks.sparse_training.worker", *given)
     return {"density": DENSITY, "clusters": found}
 
 

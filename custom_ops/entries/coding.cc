@@ -8,10 +8,13 @@ bool Encode(const int32_t* indices, const Coding& coding, uint32_t* words) {
   std::fill_n(words, coding.words(), 0u);
   const int64_t field = coding.k * coding.low;
   const uint32_t mask = (uint32_t{1} << coding.low) - 1;
+  int32_t previous = 0;
   for (int64_t i = 0; i < coding.k; ++i) {
+    if (indices[i] < previous) return false;
+    previous = indices[i];
     const uint32_t index = indices[i];
     const int64_t place = int64_t{index >> coding.low} + i;
-    if (indices[i] < 0 || place >= coding.upper) return false;
+    if (place >= coding.upper) return false;
     words[(field + place) / 32] |= uint32_t{1} << ((field + place) % 32);
     if (coding.low == 0) continue;
     const uint64_t low = index & mask;
@@ -39,7 +42,7 @@ bool Decode(const uint32_t* words, const Coding& coding, int32_t* indices) {
         low = words[bit / 32] >> (bit % 32);
         if (bit % 32 + coding.low > 32) low |= uint64_t{words[bit / 32 + 1]} << (32 - bit % 32);
       }
-      const int64_t index = ((place - i) << coding.low) | static_cast<int64_t>(low & mask);
+      const uint64_t index = (static_cast<uint64_t>(place - i) << coding.low) | (low & mask);
       indices[i++] = static_cast<int32_t>(index & 0x7fffffff);
     }
   }

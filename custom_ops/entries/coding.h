@@ -22,7 +22,7 @@ struct Coding {
   int64_t words() const { return (k * low + upper + 31) / 32; }
 };
 
-// Writes words() words; false where an index does not fit the field, or does not ascend so far that it would.
+// Writes words() words; false where an index is less than the one before, or does not fit the field.
 bool Encode(const int32_t* indices, const Coding& coding, uint32_t* words);
 
 // Reads them into k indices; false where the field has not k ones. Whatever the words, indices are below 2^31.

@@ -16,13 +16,13 @@ def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Ten
     Args:
       indices: int32 [R, K], ascending in each row; K static.
       low_bits: l, 0 to 31.
-      upper_bits: U.
+      upper_bits: U, at least K.
 
     Returns:
       int32 [R, ceil((K l + U) / 32)].
 
     Raises:
-      tf.errors.InvalidArgumentError: an index does not fit, or does not ascend (on a CPU).
+      tf.errors.InvalidArgumentError: an index is less than the one before, or does not fit (on a CPU).
 
     Example:
       >>> words = encode_indices([[5, 8, 9, 15]], low_bits=2, upper_bits=8)
@@ -40,7 +40,7 @@ def decode_indices(words: tf.Tensor, k: int, low_bits: int, upper_bits: int) -> 
     """What `encode_indices` encoded: int32 [R, k].
 
     Raises:
-      tf.errors.InvalidArgumentError: the words are not those of k indices.
+      tf.errors.InvalidArgumentError: the words are not those of k indices (on a CPU).
     """
     words = tf.convert_to_tensor(words, tf.int32)
     decode = _decode_by_tensorflow if on_gpu() else operations().decode_indices

@@ -73,7 +73,7 @@ TEST(CodingTest, WhatDoesNotFitIsRefused) {
   const Coding coding = ShortestFor(100, 4);
   std::vector<uint32_t> words(coding.words());
   for (const std::vector<int32_t>& indices :
-       {std::vector<int32_t>{0, 1, 2, 200}, {-1, 0, 1, 2}, {0, 1, 2, 2147483647}}) {
+       {std::vector<int32_t>{0, 1, 2, 200}, {-1, 0, 1, 2}, {0, 1, 2, 2147483647}, {0, 9, 8, 99}, {99, 0, 0, 0}}) {
     EXPECT_FALSE(Encode(indices.data(), coding, words.data()));
   }
 }

@@ -43,6 +43,22 @@ def test_figures_are_those_of_a_machine(model):
         assert beta == 0 or 1e-12 < beta < 1e-6
 
 
+def test_starts_are_what_chains_take_without_their_messages(monkeypatch, comm, topology):
+    if topology.num_workers == 1:
+        pytest.skip("one worker has no links")
+    alpha, members = 1e-3, topology.num_workers
+    monkeypatch.setattr(link_measurement, "_alphas", lambda _: (alpha, alpha))
+    monkeypatch.setattr(link_measurement, "_beta", lambda *_: 0.0)
+    chained = {link_measurement._reduced: 0.1, link_measurement._exchanged: 0.25}
+    monkeypatch.setattr(link_measurement, "_chained", lambda _, __, collective: chained[collective])
+    found = link_measurement.measure(comm)
+    assert found.phase == pytest.approx(0.1 - 2 * (members - 1) * alpha)
+    assert found.exchange == pytest.approx(0.25 - 2 * alpha - found.phase)
+    chained[link_measurement._reduced] = 0.0
+    found = link_measurement.measure(comm)
+    assert (found.phase, found.exchange) == (0, pytest.approx(0.25 - 2 * alpha))
+
+
 def test_workers_that_cannot_reach_each_other_fail_together(monkeypatch, comm, topology):
     if topology.num_workers == 1:
         pytest.skip("one worker pings nobody")

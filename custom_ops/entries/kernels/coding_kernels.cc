@@ -8,16 +8,16 @@
 namespace tensorflow {
 namespace {
 
-constexpr int64_t kMostBits = int64_t{1} << 40;  // of a row: no product of these wraps
+constexpr int64_t kMost = int64_t{1} << 40;  // indices and bits of a row: no product of a few of these wraps
 
 class CodingOp : public OpKernel {
  public:
   explicit CodingOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("low_bits", &low_));
     OP_REQUIRES_OK(context, context->GetAttr("upper_bits", &upper_));
-    OP_REQUIRES(context, low_ <= 31 && upper_ <= kMostBits,
+    OP_REQUIRES(context, low_ <= 31 && upper_ <= kMost,
                 errors::InvalidArgument("low_bits=", low_, " must be at most 31, upper_bits=", upper_,
-                                        " at most ", kMostBits));
+                                        " at most ", kMost));
   }
 
  protected:
@@ -49,8 +49,12 @@ class EncodeIndicesOp : public CodingOp {
                 errors::InvalidArgument("indices has shape ", indices.shape().DebugString(), "; it must be [R, K]"));
     const int64_t rows = indices.dim_size(0), k = indices.dim_size(1);
     const entries::Coding coding = Of(k);
+    OP_REQUIRES(context, k <= coding.upper,
+                errors::InvalidArgument("upper_bits=", coding.upper, " must be at least K=", k));
     Tensor* words = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, coding.words()}, &words));
+    TensorShape shape;
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({rows, coding.words()}, &shape));
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &words));
     const int32_t* from = indices.flat<int32>().data();
     auto* to = reinterpret_cast<uint32_t*>(words->flat<int32>().data());
     const bool all = All(context, rows, k, [&](int64_t row) {
@@ -66,8 +70,8 @@ class DecodeIndicesOp : public CodingOp {
  public:
   explicit DecodeIndicesOp(OpKernelConstruction* context) : CodingOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
-    OP_REQUIRES(context, k_ <= kMostBits,
-                errors::InvalidArgument("k=", k_, " must be at most ", kMostBits));
+    OP_REQUIRES(context, k_ <= Of(k_).upper,
+                errors::InvalidArgument("upper_bits=", Of(k_).upper, " must be at least k=", k_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -78,7 +82,9 @@ class DecodeIndicesOp : public CodingOp {
                                         coding.words(), "]"));
     const int64_t rows = words.dim_size(0);
     Tensor* indices = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, k_}, &indices));
+    TensorShape shape;
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({rows, k_}, &shape));
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &indices));
     const auto* from = reinterpret_cast<const uint32_t*>(words.flat<int32>().data());
     int32_t* to = indices->flat<int32>().data();
     const bool all = All(context, rows, k_, [&](int64_t row) {

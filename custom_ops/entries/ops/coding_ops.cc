@@ -18,7 +18,8 @@ absl::Status EncodeIndicesShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("upper_bits", &upper));
   DimensionHandle words;
   TF_RETURN_IF_ERROR(c->Multiply(c->Dim(indices, 1), low, &words));
-  TF_RETURN_IF_ERROR(c->Add(words, upper + 31, &words));
+  TF_RETURN_IF_ERROR(c->Add(words, upper, &words));
+  TF_RETURN_IF_ERROR(c->Add(words, int64_t{31}, &words));
   TF_RETURN_IF_ERROR(c->Divide(words, int64_t{32}, /*evenly_divisible=*/false, &words));
   c->set_output(0, c->Matrix(c->Dim(indices, 0), words));
   return absl::OkStatus();
