@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from custom_ops.entries import coding, entries
 from tests import sparse_reference
 from tests.multiprocess.sparse_runs import Run, floats, integers
 from tf_sparse_strategy import residual
@@ -307,3 +308,17 @@ def test_arguments_are_checked(kind, wrong):
 
 def test_schemes_are_values(kind):
     assert kind(0.01) == dataclasses.replace(kind(0.5), density=0.01) and hash(kind(0.01))
+
+
+def test_with_a_gpu_in_sight_steps_are_the_same(kind, here, monkeypatch):
+    """TensorFlow's operations then take the place of ours."""
+    p, rank, n = here.topology.num_workers, here.topology.rank, 1001
+    options = {} if kind is OkTopK else {"wire_dtype": "float16", "index_coding": "delta"}
+    ours, theirs = (Run(kind(0.05, **options), here, n) for _ in range(2))
+    gradients = [tf.constant(g[rank]) for g in floats(3, p, n, steps=3)]
+    expected = [ours.step(gradient).numpy() for gradient in gradients]
+    for module in (coding, entries):
+        monkeypatch.setattr(module, "on_gpu", lambda: True)
+    for gradient, sums in zip(gradients, expected, strict=True):
+        np.testing.assert_array_equal(theirs.step(gradient), sums)
+    np.testing.assert_array_equal(theirs.kept(n), ours.kept(n))
