@@ -8,7 +8,7 @@ import pytest
 from benchmarks import report
 
 QUESTIONS = ["cost_model", "datacache", "dense_training", "entries"]
-QUESTIONS += ["gradient_communication", "group_collectives", "pto"]
+QUESTIONS += ["gradient_communication", "group_collectives", "pto", "sparse_training"]
 GUIDES = ["datacache", "pto"]  # which are more than a question and its answer
 
 
