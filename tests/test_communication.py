@@ -92,7 +92,9 @@ def test_what_oktopk_renews_costs_its_share_of_a_step():
     """Two nodes of one: 3 collectives each step, a gather every 4th, a consensus (of one cut) every 8th."""
     apart, phases = Topology((0, 1), 0), LinkModel(0.0, 0.0, 0.0, 0.0, phase=1.0)
     scheme = communication.OkTopK(0.1, threshold_period=4, boundary_period=8)
-    assert scheme.cost(1000, apart, phases).seconds == 3 + 1 / 4 + 2 / 8
+    assert scheme.cost(1000, apart, phases).seconds == 3 + 1 / 4 + 1 / 8
+    pairs = Topology((0, 0, 1, 1), 0)  # whose exact sum between nodes is two collectives; and two are inside
+    assert scheme.cost(1000, pairs, phases).seconds == 5 + 1 / 4 + 2 / 8
     bytes_each = LinkModel(0.0, 0.0, 0.0, 1.0)
     exchanged, gathered, notes = 8 * 50, 8 * 50, 12  # K = 100, half of it to the other node
     renewed, agreed = 400 / 4, (4 + 4) / 8  # all sums; one int64, there and back in halves
