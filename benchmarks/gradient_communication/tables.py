@@ -93,10 +93,10 @@ def render(results: dict) -> str:
     for name, cluster in results["clusters"].items():
         links = cluster["links"]
         facts = (
-            f"Links as measured: phase {links['phase'] * 1e6:.0f} µs, "
+            f"Links as measured: phase {links['phase'] * 1e6:.0f} µs, of an all-to-all "
+            f"{links['exchange'] * 1e6:.0f} µs more, "
             f"alpha {links['cross_alpha'] * 1e6:.0f} µs between nodes, "
-            f"{8e-6 / links['cross_beta']:.0f} Mbit/s; selecting {links['selection'] * 1e9:.2g} ns per "
-            "element."
+            f"{8e-6 / links['cross_beta']:.0f} Mbit/s."
         )
         parts += [f"### {name}", facts, "\n".join(_verdict(cluster))]
         for n in dict.fromkeys(record["n"] for record in cluster["records"]):

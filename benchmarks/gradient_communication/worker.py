@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import gc
 import json
 import pathlib
@@ -18,6 +19,7 @@ from tf_sparse_strategy.cluster.namespaces import INTERFACE
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Dense, HiTopK
 from tf_sparse_strategy.communication.auto import selection_seconds
+from tf_sparse_strategy.communication.sparse import SparseCommunication
 
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
@@ -86,11 +88,25 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     return {"parts": dict(zip(names, slowest, strict=True))}
 
 
-def predicted(name: str, method: methods.Method, n: int, links, comm: Collectives) -> float:
-    """Seconds by the cost model."""
-    if name == methods.FP16:
-        return cost_model.all_reduce(comm.topology, 2 * n, links).seconds
-    return (method.scheme or Dense()).cost(n, comm.topology, links).seconds
+class Predictions:
+    """Seconds by the cost model; what schemes compute is measured once for each kind of message."""
+
+    def __init__(self, comm: Collectives):
+        self._comm, self.links = comm, link_measurement.measure(comm)
+        self._selection = functools.cache(lambda scheme: selection_seconds(comm, scheme))
+
+    def of(self, name: str, method: methods.Method, n: int) -> dict[str, float]:
+        """Of one step, and the time of a selection that it counts with, per element; collective."""
+        topology, scheme = self._comm.topology, method.scheme or Dense()
+        if name == methods.FP16:
+            return {"predicted": cost_model.all_reduce(topology, 2 * n, self.links).seconds}
+        if not isinstance(scheme, SparseCommunication):
+            return {"predicted": scheme.cost(n, topology, self.links).seconds}
+        coding = [getattr(scheme, name, None) for name in ("wire_dtype", "index_coding")]
+        alike = HiTopK(scheme.density, True, coding[0], coding[1] or "int32")
+        selection = self._selection(alike)
+        links = dataclasses.replace(self.links, selection=selection)
+        return {"predicted": scheme.cost(n, topology, links).seconds, "selection": selection}
 
 
 def main() -> None:
@@ -101,8 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     collectives.start()
     comm = Collectives(collectives.find_topology())
-    links = link_measurement.measure(comm)
-    links = dataclasses.replace(links, selection=selection_seconds(comm, HiTopK(0.01)))
+    predictions = Predictions(comm)
     records, wrong = [], wrong_sums(0.01, comm)
     for n, densities, rounds in json.loads(args.plan):
         x = tf.random.stateless_normal([n], [comm.topology.rank, n])
@@ -114,7 +129,7 @@ def main() -> None:
                     "method": name,
                     "n": n,
                     "density": density,
-                    "predicted": predicted(name, method, n, links, comm),
+                    **predictions.of(name, method, n),
                     **measure(method, x, rounds, comm),
                 }
                 records.append(record)
@@ -124,7 +139,7 @@ def main() -> None:
                     shown = ", ".join(f"{s:.3f}" for s in record["seconds"])
                     print(f"{n} elements, density {density}, {name}: {shown} s", flush=True)
     if comm.topology.rank == 0:
-        found = {"links": dataclasses.asdict(links), "wrong": wrong, "records": records}
+        found = {"links": dataclasses.asdict(predictions.links), "wrong": wrong, "records": records}
         pathlib.Path(args.output).write_text(json.dumps(found))
     comm.barrier()
 
