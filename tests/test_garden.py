@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from examples.bert import model as bert
@@ -13,6 +12,7 @@ from examples.common import garden
 from examples.resnet50 import model as resnet50
 from examples.transformer import model as transformer
 from tests import job, small_texts
+from tests.garden_models import sizes
 
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
 # What two epochs reach of the tiny sizes, as of ours: a perplexity from 500, an accuracy from 1/24.
@@ -26,11 +26,6 @@ def found():
     ended = subprocess.run(command, env=os.environ | LEGACY, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(ended.stdout.splitlines()[-1])
-
-
-def sizes(model):
-    kinds = (model.trainable_weights, model.non_trainable_weights)
-    return [sorted(int(np.prod(weight.shape)) for weight in weights) for weights in kinds]
 
 
 @pytest.mark.parametrize("size", ["tiny", "laptop"])

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import math
-import pydoc_data.topics
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import tensorflow as tf
 from examples.common import strategy as strategies
 from examples.language_model import config, train
 from examples.language_model.model import SIZES
+from tests import small_texts
 from tests.multiprocess import cut_runs
 
 TINY = dataclasses.replace(
@@ -23,11 +23,8 @@ TINY = dataclasses.replace(
 def settings(tmp_path_factory):
     """A run on the language reference's first lines."""
     directory = tmp_path_factory.mktemp("lm")
-    lines = [line for text in pydoc_data.topics.topics.values() for line in text.splitlines()]
-    (directory / "text").write_text("\n".join(lines[:4_000]), "utf-8")
-    return dataclasses.replace(
-        TINY, text=str(directory / "text"), output_dir=str(directory / "logs")
-    )
+    text = small_texts.write(directory)["lines"]
+    return dataclasses.replace(TINY, text=text, output_dir=str(directory / "logs"))
 
 
 def trained(settings, callbacks=()):

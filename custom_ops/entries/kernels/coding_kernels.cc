@@ -1,8 +1,10 @@
 // EncodeIndices and DecodeIndices on the CPU: they check, allocate, and share the rows out.
 
 #include <atomic>
+#include <functional>
 
 #include "custom_ops/entries/coding.h"
+#include "custom_ops/entries/kernels/parallel_for.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tensorflow {
@@ -26,12 +28,9 @@ class CodingOp : public OpKernel {
   // Rows, each some 10 cycles per index; false if one of them is.
   static bool All(OpKernelContext* context, int64_t rows, int64_t k, const std::function<bool(int64_t)>& body) {
     std::atomic<bool> good{true};
-    context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        rows, 10 * k, [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            if (!body(row)) good = false;
-          }
-        });
+    ParallelFor(context, rows, 10 * k, [&](int64_t row) {
+      if (!body(row)) good = false;
+    });
     return good;
   }
 

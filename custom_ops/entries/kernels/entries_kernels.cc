@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "custom_ops/entries/entries.h"
+#include "custom_ops/entries/kernels/parallel_for.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/overflow.h"
 
@@ -14,15 +15,6 @@ namespace tensorflow {
 namespace {
 
 constexpr int64_t kBlock = 1 << 18;  // elements that a thread clears or copies at a time
-
-// body(0) ... body(count - 1), each some `cycles` of work.
-void ParallelFor(OpKernelContext* context, int64_t count, int64_t cycles,
-                 const std::function<void(int64_t)>& body) {
-  context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-      count, cycles, [&body](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) body(i);
-      });
-}
 
 // Copies `from`, or zeros where it is nullptr.
 void Fill(OpKernelContext* context, const float* from, int64_t n, float* to) {
