@@ -13,8 +13,9 @@ from tests.multiprocess.delayed_runs import (
     pair,
     trained,
 )
+from tf_sparse_strategy.embedding import lookup
 from tf_sparse_strategy.embedding.lookup import _Exchange
-from tf_sparse_strategy.scheduling import table, updates
+from tf_sparse_strategy.scheduling import early, table, updates
 from tf_sparse_strategy.scheduling.split import Split
 
 pytestmark = pytest.mark.usefixtures("partners")
@@ -75,8 +76,11 @@ def next_batch_of_one_worker(patch):
 
     def ids_of_all(exchange, ids):
         found, counts = original(exchange, ids)
-        first = len(exchange.requests)
-        return found[:first] + [x[: counts[0][first + i]] for i, x in enumerate(found[first:])], counts
+        for i in range(len(exchange.requests), len(ids) - 1):  # the last list is of numbers
+            found[i] = found[i][: counts[0][i]]
+            for row in counts[1:]:
+                row[i] = tf.zeros_like(row[i])
+        return found, counts
 
     patch.setattr(_Exchange, "_ids_of_all", ids_of_all)
     without_guard(patch)
@@ -102,11 +106,30 @@ def rows_without_gradient_moved(patch):
     patch.setattr(Split, "without_delayed", lambda split, gradient: gradient)
 
 
+def early_rows_that_the_step_moves(patch):
+    patch.setattr(lookup, "contains", lambda ids, wanted: tf.zeros_like(wanted, tf.bool))
+
+
+def early_rows_before_the_delayed(patch):
+    """The step applies what waits once it has read the early rows."""
+    bring, store, later = table.DelayedRows.bring, early.EarlyRows.store, []
+
+    def store_and_bring(rows, *args):
+        store(rows, *args)
+        while later:
+            bring(later.pop())
+
+    patch.setattr(table.DelayedRows, "bring", lambda rows: later.append(rows))
+    patch.setattr(early.EarlyRows, "store", store_and_bring)
+    patch.setattr(updates.DelayedUpdates, "_bring", lambda delayed, rows: bring(rows))
+
+
 @pytest.mark.parametrize(
     "fault",
     [
         no_flush, wrong_next_batch_unnoticed, next_batch_of_one_worker, step_counted_twice,
-        live_learning_rate, rows_without_gradient_moved,
+        live_learning_rate, rows_without_gradient_moved, early_rows_that_the_step_moves,
+        early_rows_before_the_delayed,
     ],
     ids=lambda fault: fault.__name__,
 )  # fmt: skip

@@ -18,13 +18,15 @@ Source: EmbRace (Li et al., ICPP 2022), section 4.1.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.scheduling.split import Split
+from tf_sparse_strategy.scheduling.early import missing_first
+from tf_sparse_strategy.scheduling.split import Split, contains
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,34 +105,78 @@ class _Exchange:
 
     def __init__(self, requests, distinct, all_slices):
         self.requests = requests
-        self.places = [place for _, place in distinct]
-        self.mine = [tf.size(ids) for ids, _ in distinct]  # u_t
         self.slices = all_slices
         self.workers = range(all_slices.collectives.topology.num_workers)
         self.tables = range(len(requests))
         self.widths = [slices.of(request.table).partition.widths for request in requests]  # [t][q]
         self.delayed = all_slices.delayed
-        self.announced = [all_slices.delayed and all_slices.delayed.announced(r.table) for r in requests]
+        self.announced = [self.delayed and self.delayed.announced(request.table) for request in requests]
+        distinct, self.early, lacking = self._without_early(distinct)
+        self.places = [place for _, place in distinct]
+        self.mine = [tf.size(ids) for ids, _ in distinct]  # u_t
         following = [
             _distinct(dataclasses.replace(request, ids=known.ids))[0]
             for request, known in zip(requests, self.announced, strict=True)
             if known is not None
         ]
-        ids, counts = self._ids_of_all([ids for ids, _ in distinct] + following)
-        self.ids, self.counts = ids[: len(requests)], [row[: len(requests)] for row in counts]
-        self.splits = self._splits(ids[len(requests) :])
+        lists = [ids for ids, _ in distinct] + following
+        found, counts = self._ids_of_all([*lists, lacking] if following else lists)
+        self.ids, self.counts = found[: len(requests)], [row[: len(requests)] for row in counts]
+        self.lacking = self.counts  # [q][t], how many of those rows are to be sent
+        if following:
+            by_worker = tf.reshape(found[-1], [len(self.workers), len(requests)])
+            self.lacking = [tf.unstack(tf.cast(row, tf.int32)) for row in tf.unstack(by_worker)]
+        self.splits = self._splits(found[len(requests) :], [row[len(requests) :] for row in counts])
 
-    def _splits(self, following):
-        """For each table how its gradient may be split, None where the next batch is not known."""
-        following, splits = iter(following), []
+    def _without_early(self, distinct):
+        """`distinct` with the ids first whose rows this worker lacks; the other rows; numbers of lacking ids.
+
+        No early rows stand for a table of which none can be.
+        """
+        ordered, early, lacking = [], [], []
+        for (ids, place), request, known in zip(distinct, self.requests, self.announced, strict=True):
+            number, rows = tf.size(ids), None
+            if known is not None:
+                kept = self.delayed.of(request.table).early
+                ids, place, number, position = missing_first(ids, place, kept.positions(ids))
+                rows = kept.at(position)
+            ordered.append((ids, place))
+            early.append(rows)
+            lacking.append(number)
+        return ordered, early, tf.cast(tf.stack(lacking), tf.int64)
+
+    def _splits(self, following, counts):
+        """For each table how its gradient may be split, None where the next batch is not known.
+
+        Args:
+          following: for each table with a known next batch, its ids, of all workers.
+          counts: [q][number of that table], how many of them are worker q's.
+        """
+        splits, number = [], 0
         for t, known in enumerate(self.announced):
             if known is None:
                 splits.append(None)
                 continue
-            counts = [row[t] for row in self.counts]
-            splits.append(Split(self.ids[t], counts, self.slices.rank, next(following)))
+            own = [row[t] for row in self.counts]
+            splits.append(Split(self.ids[t], own, self.slices.rank, following[number]))
             known.lookups, known.split = known.lookups + 1, splits[-1]
+            theirs = [row[number] for row in counts]
+            known.read_early = functools.partial(self._read_early, t, following[number], theirs)
+            number += 1
         return splits
+
+    def _read_early(self, t, following, counts):
+        """(ids, rows) of the next batch that this step does not move, for this worker. Collective."""
+        request = self.requests[t]
+        # An id out of range is left to the next lookup's error.
+        is_row = (following >= 0) & (following < slices.whole_shape(request.table)[0])
+        is_early = is_row & ~contains(self.ids[t], following)
+        by_worker = tf.split(is_early, tf.stack(counts), num=len(counts))
+        wanted = [[tf.math.count_nonzero(part, dtype=tf.int32)] for part in by_worker]
+        rows = tf.gather(slices.of(request.table).values[0], tf.boolean_mask(following, is_early))
+        [received] = self._fetch([t], [rows], wanted, "embedding_early")
+        own = tf.split(following, tf.stack(counts), num=len(counts))[self.slices.rank]
+        return tf.boolean_mask(own, by_worker[self.slices.rank]), received
 
     def _ids_of_all(self, ids):
         """(ids of all workers, rank by rank, for each list; how many of list t come from q: [q][t])."""
@@ -186,26 +232,46 @@ class _Exchange:
 
     def _forward(self, gathered):
         """[all ids, own columns] -> [own ids, all columns], spread to where ids are repeated."""
-        r = self.slices.rank
-        flat = [
-            tf.reshape(tf.cast(rows, request.wire_dtype or request.dtype), [-1])
-            for rows, request in zip(gathered, self.requests, strict=True)
-        ]
-        outgoing = [[row[t] * self.widths[t][r] for t in self.tables] for row in self.counts]
-        by_table = [
-            tf.split(flat[t], tf.stack([row[t] for row in outgoing]), num=len(self.workers))
-            for t in self.tables
-        ]
-        blocks = [[by_table[t][q] for t in self.tables] for q in self.workers]
-        incoming = [[self.mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
-        received = self._swap(blocks, outgoing, incoming, "embedding_rows")
+        wanted = []
+        for t, rows in enumerate(gathered):
+            if self.early[t] is not None:
+                by_worker = tf.split(rows, tf.stack([row[t] for row in self.counts]), num=len(self.workers))
+                rows = tf.concat([by_worker[q][: self.lacking[q][t]] for q in self.workers], axis=0)
+            wanted.append(rows)
         results = []
-        for t, request in enumerate(self.requests):
-            columns = [
-                tf.reshape(received[q][t], [self.mine[t], self.widths[t][q]]) for q in self.workers
-            ]
-            rows = tf.cast(tf.concat(columns, axis=1), request.dtype)
+        for t, rows in enumerate(self._fetch(self.tables, wanted, self.lacking, "embedding_rows")):
+            if self.early[t] is not None:
+                rows = tf.concat([rows, tf.cast(self.early[t], rows.dtype)], axis=0)
             results.append(tf.gather(rows, self.places[t]))
+        return results
+
+    def _fetch(self, tables, rows, counts, purpose):
+        """Own columns of rows for all workers -> all columns of this worker's rows. Collective.
+
+        Args:
+          tables: numbers t.
+          rows: of each, by worker, [sum of counts[q][i] over q, own columns].
+          counts: [q][i], for worker q of table i.
+          purpose: of the exchange.
+
+        Returns:
+          Of each [counts[r][i], D], in the dtype that was asked for.
+        """
+        r, requests = self.slices.rank, [self.requests[t] for t in tables]
+        widths, numbers = [self.widths[t] for t in tables], range(len(tables))
+        outgoing = [[row[i] * widths[i][r] for i in numbers] for row in counts]
+        by_table = []
+        for i, request in enumerate(requests):
+            flat = tf.reshape(tf.cast(rows[i], request.wire_dtype or request.dtype), [-1])
+            sizes = tf.stack([row[i] for row in outgoing])
+            by_table.append(tf.split(flat, sizes, num=len(self.workers)))
+        blocks = [[parts[q] for parts in by_table] for q in self.workers]
+        incoming = [[counts[r][i] * widths[i][q] for i in numbers] for q in self.workers]
+        received = self._swap(blocks, outgoing, incoming, purpose)
+        results = []
+        for i, request in enumerate(requests):
+            columns = [tf.reshape(received[q][i], [counts[r][i], widths[i][q]]) for q in self.workers]
+            results.append(tf.cast(tf.concat(columns, axis=1), request.dtype))
         return results
 
     def _backward(self, of_rows, dtypes):
@@ -248,5 +314,6 @@ class _Exchange:
         splits = tf.stack([tf.add_n(row) for row in outgoing])
         received, _ = self.slices.collectives.all_to_all(message, splits, purpose=purpose)
         sizes = tf.stack([size for row in incoming for size in row])
-        parts = tf.split(received, sizes, num=len(self.workers) * len(self.tables))
-        return [parts[q * len(self.tables) : (q + 1) * len(self.tables)] for q in self.workers]
+        number = len(incoming[0])
+        parts = tf.split(received, sizes, num=len(self.workers) * number)
+        return [parts[q * number : (q + 1) * number] for q in self.workers]

@@ -10,6 +10,7 @@ from absl import logging
 from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.scheduling.early import EarlyRows
 from tf_sparse_strategy.scheduling.split import Split, contains
 
 
@@ -23,11 +24,12 @@ class DelayedRows:
       wire_dtype: in which they travel.
       optimizer: the last one that was built on the table.
       looked_up_within: whether a function that a step calls looks the table up, too.
+      early: the rows that the next lookup may have already.
     """
 
     def __init__(self, table: Any):
         self._table = weakref.ref(table)
-        self.wire_dtype = table.dtype
+        self.wire_dtype, self.early = table.dtype, EarlyRows(table)
         self.optimizer, self._number, self.looked_up_within = None, 0, False
         self._optimizers = weakref.WeakValueDictionary()  # by number; former ones may train again
         made = plain_variable_class()

@@ -27,11 +27,12 @@ class Announced:
     Attributes:
       lookups: of the table in this step, so far.
       split: of the last of them.
+      read_early: gives (ids, rows) that the next lookup may have already. Collective.
     """
 
     def __init__(self, ids: tf.Tensor, graph: Any):
         self.ids, self.graph = ids, graph
-        self.lookups, self.split = 0, None
+        self.lookups, self.split, self.read_early = 0, None, None
 
 
 class DelayedUpdates:
@@ -86,6 +87,8 @@ class DelayedUpdates:
             self._local.reason = "the next batch is known in `fit` only, of data that it distributes itself"
         else:
             self._local.announced = self._announced(model, following)
+        if not self._local.announced:
+            self._drop_early()  # this step may write to tables as it likes
         try:
             yield
         finally:
@@ -152,11 +155,14 @@ class DelayedUpdates:
 
     def _delayed(self, own, gradient, variable, arrived):
         rows, announced = self.of(variable), self.announced(variable)
+        split: Split | None = None if announced is None else announced.split
+        is_split = split is not None and split.delayed_rows is not None and gradient is not None
         with tf.control_dependencies(arrived):
             rows.bring()
-        split: Split | None = None if announced is None else announced.split
-        if split is None or split.delayed_rows is None or gradient is None:
-            return gradient
+            if not is_split:
+                rows.early.drop()
+                return gradient
+            rows.early.store(*announced.read_early())
         if not isinstance(own, tf.IndexedSlices):
             raise TypeError(
                 f"delay_rows: the gradient of table {variable.name!r} is not of looked-up rows alone: "
@@ -182,6 +188,12 @@ class DelayedUpdates:
         for rows in [known() for known in self._rows]:
             if rows is not None and rows.table is not None:
                 self._bring(rows)
+        self._drop_early()
+
+    def _drop_early(self):
+        for rows in [known() for known in self._rows]:
+            if rows is not None:
+                rows.early.drop()
 
     def _bring(self, rows):
         self._local.applying = True
