@@ -92,6 +92,11 @@ class Collectives:
     Args:
       topology: where the workers are; from `find_topology()`. Make it outside `strategy.scope()`.
 
+    Attributes:
+      silent: whether what is called or traced from now on sends nothing, as if this worker were sent what
+        it sends: results have their shapes, not their values. By what a step is shorter then, it waits for
+        communication: its computation stall. To be measured with a model that is thrown away.
+
     Example:
       >>> start()
       >>> collectives = Collectives(find_topology())
@@ -101,6 +106,7 @@ class Collectives:
 
     def __init__(self, topology: Topology):
         self.topology = topology
+        self.silent = False
         self._sites = CallSites()
 
     def traffic(self) -> tuple[int, traffic.Bytes]:
@@ -137,7 +143,7 @@ class Collectives:
         carried, restore = wire.for_reduction(x, op)
         if group is Group.GLOBAL:
             cost = self._static_cost(carried, lambda n: traffic.ring_all_reduce(self.topology, n))
-            reduced = self._sites.run(
+            reduced = self._run(
                 f"all_reduce_{op}",
                 purpose,
                 cost,
@@ -145,6 +151,7 @@ class Collectives:
                 lambda name, x: hvd.mpi_ops._allreduce(
                     x, name=name, op=_OPS[op], ignore_name_scope=True
                 ),
+                alone=tf.identity,
             )
         elif op == "sum":
             flat = tf.reshape(carried, [-1])
@@ -208,12 +215,13 @@ class Collectives:
         carried, restore = wire.for_moving(x)
         if group is Group.GLOBAL:
             cost = self._static_cost(carried, lambda n: traffic.ring_all_gather(self.topology, n))
-            gathered = self._sites.run(
+            gathered = self._run(
                 "all_gather",
                 purpose,
                 cost,
                 carried,
                 lambda name, x: hvd.allgather(x, name=name, ignore_name_scope=True),
+                alone=lambda x: tf.concat([x] * size, axis=0),
             )
         else:
             copies = tf.concat([carried] * size, axis=0)
@@ -271,18 +279,25 @@ class Collectives:
             carried, lambda n: traffic.binomial_broadcast(self.topology, n, root)
         )
         return restore(
-            self._sites.run(
+            self._run(
                 "broadcast",
                 purpose,
                 cost,
                 carried,
                 lambda name, x: hvd.broadcast(x, root, name=name, ignore_name_scope=True),
+                alone=tf.identity,
             )
         )
 
     def barrier(self) -> None:
         """Returns once every worker has called it. Eager only."""
         self.all_reduce(tf.zeros([], tf.int32), purpose="barrier")
+
+    def _run(self, kind, purpose, cost, x, issue, alone):
+        """`CallSites.run` of `issue`, or of `alone`, which gives a result of that shape from `x`."""
+        if self.silent:
+            return self._sites.run(kind, purpose, traffic.Bytes(0, 0), x, lambda _, x: alone(x))
+        return self._sites.run(kind, purpose, cost, x, issue)
 
     def _exchange(self, x, rows, group, kind, purpose):
         """All-to-all in which every worker of the group gets `rows` rows of `x`, in rank order."""
@@ -303,8 +318,12 @@ class Collectives:
             received_splits.append(counts)
             return rows
 
+        def as_sent(x):
+            received_splits.append(everyone)
+            return tf.identity(x)
+
         cost = self._all_to_all_cost(x, splits, ranks)
-        rows = self._sites.run(f"{kind}_{group.value}", purpose, cost, x, issue)
+        rows = self._run(f"{kind}_{group.value}", purpose, cost, x, issue, as_sent)
         return rows, received_splits[0]
 
     def _all_to_all_cost(self, x, splits, ranks):

@@ -42,7 +42,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         it with the next step's forward pass; or `tss.overlap.ShardedUpdate()`, to divide the update of the
         weights and the optimizer's state over the workers.
       delay_rows: whether rows of sharded tables that the next batch does not read are exchanged and updated
-        during the next step; the result is the same, to the bit. Default False. See docs/scheduling_2d.md.
+        during the next step, and rows that it alone reads looked up during this one; the result is the same,
+        to the bit. Default False. See docs/scheduling_2d.md.
 
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -32,10 +31,11 @@ def batches(ids: np.ndarray) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((samples, labels)).batch(ids.shape[1] * ids.shape[2])
 
 
-def build(model: Model, table: Callable) -> keras.Model:
-    """The compiled model; `table` maps ids to rows."""
+def build(model: Model) -> keras.Model:
+    """The compiled model."""
     ids = keras.Input([model.length], dtype="int32")
-    x = keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(table(ids)))
+    rows = tss.layers.ShardedEmbedding(model.text.vocabulary, model.columns)(ids)
+    x = keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(rows))
     for _ in range(model.layers):
         x = Waiting(Layer(model.weights, model.forward))(x)
     built = keras.Model(ids, x)
@@ -44,15 +44,14 @@ def build(model: Model, table: Callable) -> keras.Model:
     return built
 
 
-def method(name: str, model: Model, workers: int) -> keras.Model:
+def method(name: str, model: Model) -> keras.Model:
     """The model, to be trained in the way of this name; from the same weights each time."""
     keras.utils.set_random_seed(1)
-    if name != ALONE:
-        strategy = tss.SparseStrategy(delay_rows=name == WITH)
-        with strategy.scope():
-            return build(model, tss.layers.ShardedEmbedding(model.text.vocabulary, model.columns))
-    narrow = keras.layers.Embedding(model.text.vocabulary, -(-model.columns // workers))
-    return build(model, lambda ids: keras.ops.tile(narrow(ids), [1, 1, workers])[:, :, : model.columns])
+    strategy = tss.SparseStrategy(delay_rows=name == WITH)
+    with strategy.scope():
+        built = build(model)
+    strategy.extended.collectives.silent = name == ALONE
+    return built
 
 
 class Clock(keras.callbacks.Callback):
@@ -72,7 +71,7 @@ class Clock(keras.callbacks.Callback):
         self.end = time.perf_counter() - self._last
 
 
-def time_fits(models: dict, data: dict, rounds: int, comm: Collectives) -> tuple[dict, dict]:
+def time_fits(models: dict, data: tf.data.Dataset, rounds: int, comm: Collectives) -> tuple[dict, dict]:
     """Lets the methods take turns; (seconds of a step in each round, of an epoch's end)."""
     tell = training.tell_of(comm.topology.rank)
     steps, ends = ({name: [] for name in models} for _ in range(2))
@@ -80,7 +79,7 @@ def time_fits(models: dict, data: dict, rounds: int, comm: Collectives) -> tuple
         for name in list(models) if number % 2 else list(models)[::-1]:
             clock = Clock()
             comm.barrier()
-            models[name].fit(data[name], epochs=1, verbose=0, callbacks=[clock])
+            models[name].fit(data, epochs=1, verbose=0, callbacks=[clock])
             steps[name].append(clock.step)
             ends[name].append(clock.end)
         latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in steps.items())
@@ -112,23 +111,17 @@ def main() -> None:
     args = parser.parse_args()
     topology, model = tss.SparseStrategy().topology, MODELS[args.model]
     comm, workers = Collectives(topology), topology.num_workers
-    models = {name: method(name, model, workers) for name in (WITHOUT, WITH, ALONE)}
-
-    def data(steps):
-        ids = words(model, workers, steps)
-        mine = batches(ids[:, topology.rank : topology.rank + 1])
-        return {WITHOUT: batches(ids), WITH: batches(ids), ALONE: mine}
-
-    checked = data(CHECKED_STEPS)
-    for name, way in models.items():
-        way.fit(checked[name], epochs=1, verbose=0)
+    models = {name: method(name, model) for name in (WITHOUT, WITH, ALONE)}
+    for way in models.values():
+        way.fit(batches(words(model, workers, CHECKED_STEPS)), epochs=1, verbose=0)
     same = have_same_bits(models, comm)
-    seconds, ends = time_fits(models, data(args.steps), args.rounds, comm)
+    ids = words(model, workers, args.steps)
+    seconds, ends = time_fits(models, batches(ids), args.rounds, comm)
     if topology.rank == 0:
         found = {
             "workers": workers,
             "columns": model.columns,
-            "rows": rows_of(words(model, workers, args.steps)),
+            "rows": rows_of(ids),
             "forward": model.layers * model.forward * 1e-3,
             "dense weights": model.layers * model.weights,
             "goal": model.goal,

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.ranked_values import sum_of, value
+from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.topology import Group
 
 SIZES = [0, 1, 2, 3, 7, 64, 1001]  # fewer than the workers, not divisible, divisible
@@ -210,3 +211,26 @@ def test_traffic_is_the_cost_table(comm, topology, mode):
     sent = comm.traffic()[1].total - before
     assert sent % (4 * n) == 0 and sent <= 4 * n * (p - 1).bit_length()
     assert int(comm.all_reduce(tf.constant(sent))) == 4 * n * (p - 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("group", GROUPS)
+def test_silent_collectives_need_nobody(topology, group, mode):
+    """One worker alone gets all shapes, and has sent nothing."""
+    silent, x = Collectives(topology), np.ones([4 * topology.num_workers], np.float32)
+    silent.silent = True
+    if topology.rank:
+        return
+    size, n = topology.size(group), len(x)
+    calls = {
+        silent.all_reduce: n,
+        silent.all_gather: n * size,
+        silent.reduce_scatter: -(-n // size),
+        lambda x, group: silent.all_to_all(x, group=group)[0]: n,
+        lambda x, group: silent.all_to_all(x, group=group)[1]: size,
+        lambda x, group: silent.broadcast(x): n,
+    }
+    for fn, length in calls.items():
+        [result] = call(mode, lambda x, fn=fn: fn(x, group=group), [x])
+        assert result.shape == [length]
+    assert silent.traffic()[1].total == 0
