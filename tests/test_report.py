@@ -7,16 +7,17 @@ import pytest
 
 from benchmarks import report
 
-QUESTIONS = ["cost_model", "datacache", "dense_training", "entries"]
+QUESTIONS = ["cost_model", "datacache", "dense_training", "end_to_end", "entries"]
 QUESTIONS += ["gradient_communication", "group_collectives", "pto", "sparse_training"]
 GUIDES = ["datacache", "pto"]  # which are more than a question and its answer
+DOCUMENTS = {"end_to_end": "results/README"}
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_document_is_that_of_the_results(question):
     tables = importlib.import_module(f"benchmarks.{question}.tables")
     results = json.loads(report.results_file(question).read_text())
-    document = (report.ROOT / "docs" / f"{question}.md").read_text()
+    document = (report.ROOT / "docs" / f"{DOCUMENTS.get(question, question)}.md").read_text()
     assert report.insert(document, tables.render(results)) == document
     typed = report.insert(document, "")
     assert typed != document  # negative control: there is something generated
