@@ -16,15 +16,22 @@ def test_contains(sizes, dtype):
     np.testing.assert_array_equal(found, np.isin(wanted, ids))
 
 
-@pytest.mark.parametrize("following", [[], [7], [1, 7, 3, 9], list(range(10))])
+@pytest.mark.parametrize("following", [([], []), ([7], []), ([1, 7], [3, 7, 9, 10, -1]), ([], list(range(10)))])
 def test_split(following):
     """Two workers with ids [3, 7] and [7, 1, 5]: what is sent and what stays are the rows, each once."""
     ids, counts = tf.constant([3, 7, 7, 1, 5], tf.int64), [2, 3]
+    following_counts, early = [len(part) for part in following], []
+    following = np.concatenate(following)
+    for part in np.split(following, following_counts[:1]):  # 10 and -1 are no rows
+        early.append([i for i in part if i not in (3, 7, 1, 5, 10, -1)])
     is_prior = np.isin(ids, following)
     rows = np.arange(10, dtype="float32").reshape(5, 2) + 1
     sent = []
     for rank, mine in enumerate((slice(0, 2), slice(2, 5))):
-        split = Split(ids, counts, rank, tf.constant(following, tf.int64))
+        split = Split(ids, counts, rank, tf.constant(following, tf.int64), following_counts, rows=10)
+        np.testing.assert_array_equal(split.early_ids, np.concatenate(early))
+        np.testing.assert_array_equal(split.own_early_ids, early[rank])
+        assert [int(n) for n in split.early_counts] == [len(part) for part in early]
         sent.append(split.prior(tf.constant(rows[mine])))
         np.testing.assert_array_equal(sent[-1], rows[mine][is_prior[mine]])
         np.testing.assert_array_equal(split.delayed_rows, rows[mine][~is_prior[mine]])

@@ -94,8 +94,9 @@ class Collectives:
 
     Attributes:
       silent: whether what is called or traced from now on sends nothing, as if this worker were sent what
-        it sends: results have their shapes, not their values. By what a step is shorter then, it waits for
-        communication: its computation stall. To be measured with a model that is thrown away.
+        it sends: results have their shapes (of tables, if P divides their columns), not their values. By what
+        a step is shorter then, it waits for communication: its computation stall. To be set on all workers
+        alike, for a model that is thrown away.
 
     Example:
       >>> start()
@@ -253,15 +254,10 @@ class Collectives:
         if splits is None:
             splits = tf.fill([len(ranks)], tf.shape(x)[0] // len(ranks))
         splits = tf.cast(splits, tf.int32)
-        # Horovod would drop the rows that no split names.
-        every_row_sent = tf.debugging.assert_equal(
-            tf.reduce_sum(splits),
-            tf.shape(x)[0],
-            "all_to_all: splits must sum to the rows of x; without splits, the group's size must "
-            "divide them.",
-        )
-        with tf.control_dependencies([] if every_row_sent is None else [every_row_sent]):
-            x = tf.identity(x)
+        # Horovod would drop the rows that no split names. Not an assertion, which TensorFlow runs in the
+        # order of the program, and what depends on it too: this would wait for the one before.
+        with tf.name_scope("all_to_all_splits_must_sum_to_the_rows_of_x"):
+            x = tf.reshape(x, tf.concat([[tf.reduce_sum(splits)], tf.shape(x)[1:]], axis=0))
         if self.topology.is_trivial(group):
             return tf.identity(x), splits
         carried, restore = wire.for_moving(x)

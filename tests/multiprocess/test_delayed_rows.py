@@ -40,12 +40,16 @@ def test_epochs_with_validation(strategies):
 
 
 def test_several_tables_and_steps_per_call(strategies):
-    """Two are looked up together; one has a 16-bit wire, combined rows and fewer columns than workers."""
+    """Three are looked up together, of which one updates all rows at once; another one has a 16-bit wire,
+    combined rows and fewer columns than workers.
+    """
 
     def build(embedding):
         inputs = keras.Input((LENGTH,), dtype="int32")
         rows = [keras.layers.Flatten()(embedding(VOCABULARY, w)(inputs)) for w in (WIDTH, 4)]
         bag = embedding(VOCABULARY, 1, combiner="mean", wire_dtype="bfloat16")(inputs[:, :2])
-        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()([*rows, bag])))
+        at_once = embedding(VOCABULARY, 2, embeddings_regularizer="l2")(inputs)
+        rows += [bag, keras.layers.Flatten()(at_once)]
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(rows)))
 
     compare(strategies, decaying(tss.optimizers.Adagrad), build, steps_per_execution=4)

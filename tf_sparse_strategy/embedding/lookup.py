@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.scheduling.early import missing_first
-from tf_sparse_strategy.scheduling.split import Split, contains
+from tf_sparse_strategy.scheduling.split import Split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,26 +157,19 @@ class _Exchange:
             if known is None:
                 splits.append(None)
                 continue
-            own = [row[t] for row in self.counts]
-            splits.append(Split(self.ids[t], own, self.slices.rank, following[number]))
+            own, theirs = [row[t] for row in self.counts], [row[number] for row in counts]
+            rows = slices.whole_shape(self.requests[t].table)[0]
+            splits.append(Split(self.ids[t], own, self.slices.rank, following[number], theirs, rows))
             known.lookups, known.split = known.lookups + 1, splits[-1]
-            theirs = [row[number] for row in counts]
-            known.read_early = functools.partial(self._read_early, t, following[number], theirs)
+            known.read_early = functools.partial(self._read_early, t, splits[-1])
             number += 1
         return splits
 
-    def _read_early(self, t, following, counts):
+    def _read_early(self, t, split):
         """(ids, rows) of the next batch that this step does not move, for this worker. Collective."""
-        request = self.requests[t]
-        # An id out of range is left to the next lookup's error.
-        is_row = (following >= 0) & (following < slices.whole_shape(request.table)[0])
-        is_early = is_row & ~contains(self.ids[t], following)
-        by_worker = tf.split(is_early, tf.stack(counts), num=len(counts))
-        wanted = [[tf.math.count_nonzero(part, dtype=tf.int32)] for part in by_worker]
-        rows = tf.gather(slices.of(request.table).values[0], tf.boolean_mask(following, is_early))
-        [received] = self._fetch([t], [rows], wanted, "embedding_early")
-        own = tf.split(following, tf.stack(counts), num=len(counts))[self.slices.rank]
-        return tf.boolean_mask(own, by_worker[self.slices.rank]), received
+        rows = tf.gather(slices.of(self.requests[t].table).values[0], split.early_ids)
+        [received] = self._fetch([t], [rows], [[n] for n in split.early_counts], "embedding_early")
+        return split.own_early_ids, received
 
     def _ids_of_all(self, ids):
         """(ids of all workers, rank by rank, for each list; how many of list t come from q: [q][t])."""

@@ -29,8 +29,11 @@ def positions(known: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
       [1, -1]
     """
     _, place = tf.unique(tf.concat([known, ids], axis=0))
-    place = place[tf.size(known) :]
-    return tf.where(place < tf.size(known), place, -1)
+    # Not the size of `known`: of what was read from a variable TensorFlow's optimizer asks the variable, and
+    # that later, when it has another value.
+    number = tf.size(place) - tf.size(ids)
+    place = place[number:]
+    return tf.where(place < number, place, -1)
 
 
 def missing_first(
@@ -90,4 +93,4 @@ class EarlyRows:
 
     def drop(self) -> None:
         """From now on there are none."""
-        self._ids.assign(tf.zeros([0], tf.int64))
+        self.store(tf.zeros([0], tf.int64), tf.zeros([0, self._rows.shape[1]], self._rows.dtype))

@@ -1,4 +1,4 @@
-"""Which rows of a table's gradient go first: those that the next batch reads, on any worker."""
+"""Which rows of a table go when: prior and delayed rows of a gradient, and early rows of the next lookup."""
 
 from collections.abc import Sequence
 
@@ -19,28 +19,42 @@ def contains(ids: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
 
 
 class Split:
-    """One lookup's gradient in two parts. With D_t the ids of all workers in step t,
+    """One lookup's gradient in two parts, and the next lookup. With D_t the ids of all workers in step t,
 
         prior rows    D_t ∩ D_{t+1}, needed by the next lookup
         delayed rows  D_t \\ D_{t+1}
+        early rows    D_{t+1} \\ D_t, which step t does not move
 
-    so that a row is either for all workers.
+    so that a row is one of them for all workers.
 
     Args:
       ids: D_t, distinct per worker, rank by rank, [n].
       counts: how many of them each worker has.
       rank: this worker.
-      following: D_{t+1}, in any order.
+      following: D_{t+1}, likewise.
+      following_counts: how many of them each worker has.
+      rows: of the table. Following ids out of range are none of the three: the next lookup refuses them.
 
     Attributes:
       counts: of each worker's prior rows.
       delayed_ids: of all workers, rank by rank.
       delayed_rows: this worker's, all columns, once `prior` was called.
+      early_counts: of each worker's early rows.
+      early_ids: of all workers, rank by rank.
+      own_early_ids: this worker's.
 
-    Source: EmbRace (Li et al., ICPP 2022), algorithm 1.
+    Source: EmbRace (Li et al., ICPP 2022), algorithm 1; of early rows early.py.
     """
 
-    def __init__(self, ids: tf.Tensor, counts: Sequence, rank: int, following: tf.Tensor):
+    def __init__(
+        self,
+        ids: tf.Tensor,
+        counts: Sequence,
+        rank: int,
+        following: tf.Tensor,
+        following_counts: Sequence,
+        rows: int,
+    ):
         self._following = following
         self._is_prior = contains(following, ids)
         by_worker = tf.split(self._is_prior, tf.stack(counts), num=len(counts))
@@ -48,6 +62,11 @@ class Split:
         self.counts = [tf.math.count_nonzero(part, dtype=tf.int32) for part in by_worker]
         self.delayed_ids = tf.boolean_mask(ids, ~self._is_prior)
         self.delayed_rows = None
+        is_early = (following >= 0) & (following < rows) & ~contains(ids, following)
+        by_worker = tf.split(is_early, tf.stack(following_counts), num=len(counts))
+        self.early_counts = [tf.math.count_nonzero(part, dtype=tf.int32) for part in by_worker]
+        self.early_ids = tf.boolean_mask(following, is_early)
+        self.own_early_ids = tf.split(self.early_ids, tf.stack(self.early_counts), num=len(counts))[rank]
 
     def prior(self, rows: tf.Tensor) -> tf.Tensor:
         """This worker's prior rows of `rows`, [own ids, D]; keeps the others."""

@@ -115,6 +115,7 @@ class DelayedRows:
         gradient = coalesced(tf.IndexedSlices(values, ids, tf.constant(table.shape.as_list(), tf.int64)))
         step, rate = self._step.read_value(), self._rate.read_value()
         self._waiting.assign(0)
+        self.early.drop()  # what does not wait, others may write
         with keras_hooks.without_autocast(), _at_step(optimizer, step):
             _update(optimizer, table, gradient, rate)
         return _nothing()

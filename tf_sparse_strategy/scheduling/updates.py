@@ -87,8 +87,6 @@ class DelayedUpdates:
             self._local.reason = "the next batch is known in `fit` only, of data that it distributes itself"
         else:
             self._local.announced = self._announced(model, following)
-        if not self._local.announced:
-            self._drop_early()  # this step may write to tables as it likes
         try:
             yield
         finally:
@@ -188,12 +186,7 @@ class DelayedUpdates:
         for rows in [known() for known in self._rows]:
             if rows is not None and rows.table is not None:
                 self._bring(rows)
-        self._drop_early()
-
-    def _drop_early(self):
-        for rows in [known() for known in self._rows]:
-            if rows is not None:
-                rows.early.drop()
+                rows.early.drop()  # those of a step that has failed, too
 
     def _bring(self, rows):
         self._local.applying = True
