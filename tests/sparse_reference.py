@@ -117,15 +117,18 @@ class TopKAllGather(HiTopK):
 
 
 class ShardedTopK(_Model):
-    """Blocks: selected by each node, summed by one, selected again."""
+    """Blocks, dealt in runs: selected by each node, summed by one, selected again."""
 
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        size = -(-self.length // self.holders)
-        padded = np.zeros([self.holders, self.holders * size], np.float32)
-        padded[:, : self.length] = acc
-        blocks = padded.reshape(self.holders, self.holders, size)  # holder, block
+        run = min(512, self.length // (64 * self.holders)) or 1
+        block_of = np.arange(self.length) // run % self.holders
+        size = -(-self.length // (run * self.holders)) * run
+        dealt = [np.flatnonzero(block_of == block) for block in range(self.holders)]
+        blocks = np.zeros([self.holders, self.holders, size], np.float32)  # holder, block
+        for block, where in enumerate(dealt):
+            blocks[:, block, : len(where)] = acc[:, where]
         kept, result = blocks.copy(), np.zeros_like(blocks[0])
         for block in range(self.holders):
             total = np.zeros(size, np.float32)
@@ -135,8 +138,12 @@ class ShardedTopK(_Model):
                 total += sent
             result[block] = compress(total, self.density, self.wire_dtype)
             kept[block, block] += total - result[block]
-        self.keep(shard, kept.reshape(self.holders, -1)[:, : self.length])
-        return result.ravel()[: self.length]
+        left, total = np.zeros_like(acc), np.zeros_like(acc[0])
+        for block, where in enumerate(dealt):
+            left[:, where] = kept[:, block, : len(where)]
+            total[where] = result[block, : len(where)]
+        self.keep(shard, left)
+        return total
 
 
 class GTopK(_Model):

@@ -2,7 +2,9 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
@@ -13,6 +15,7 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
     Torus2D,
 )
+from tf_sparse_strategy.communication.sharded_topk import Dealing
 from tf_sparse_strategy.topology import Group, Topology
 from tf_sparse_strategy.traffic import Bytes
 
@@ -134,3 +137,17 @@ def test_torus2d_refuses_uneven_nodes_with_the_remedy():
 def test_sending_everything_is_said(scheme, nodes, rank, says, caplog):
     scheme.validate(Topology(nodes, rank))
     assert ("on one node everything is sent" in caplog.text) == says
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 1001, 200_000])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 8])
+def test_each_block_is_dealt_a_part_of_each_layer(n, blocks):
+    """Nothing is lost, padding is zero, and of 1/8 of a vector every block gets its share."""
+    dealing, x = Dealing(n, blocks), np.arange(1, n + 1, dtype="float32")
+    dealt = dealing.deal(tf.constant(x)).numpy()
+    assert sorted(dealt[dealt != 0]) == sorted(x)
+    np.testing.assert_array_equal(dealing.collect(tf.constant(dealt)), x)
+    np.testing.assert_array_equal(dealing.collect(tf.constant([dealt, 2 * dealt])), [x, 2 * x])
+    if n >= 1000:
+        first = ((0 < dealt) & (dealt <= n / 8)).sum(axis=1)
+        np.testing.assert_allclose(first, n / 8 / blocks, rtol=0.15)

@@ -16,7 +16,9 @@ def test_contains(sizes, dtype):
     np.testing.assert_array_equal(found, np.isin(wanted, ids))
 
 
-@pytest.mark.parametrize("following", [([], []), ([7], []), ([1, 7], [3, 7, 9, 10, -1]), ([], list(range(10)))])
+@pytest.mark.parametrize(
+    "following", [([], []), ([7], []), ([1, 7], [3, 7, 9, 10, -1]), ([], list(range(10)))]
+)
 def test_split(following):
     """Two workers with ids [3, 7] and [7, 1, 5]: what is sent and what stays are the rows, each once."""
     ids, counts = tf.constant([3, 7, 7, 1, 5], tf.int64), [2, 3]

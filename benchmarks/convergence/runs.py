@@ -1,7 +1,5 @@
 """The schemes that are compared, as epochs go by."""
 
-import functools
-
 from tf_sparse_strategy.communication import (
     Communication,
     Dense,
@@ -12,7 +10,9 @@ from tf_sparse_strategy.communication import (
 )
 
 DENSITY = 0.01
-DENSE, HALF, CONTROL = "dense", "HiTopK for 13 of 28 epochs, then dense", "HiTopK, no error feedback"
+DENSE, HALF = "dense", "HiTopK for 13 of 28 epochs, then dense"
+AT_ONCE, CONTROL = "HiTopK, no warm-up", "HiTopK, no warm-up, no error feedback"
+ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, "OkTopK": OkTopK}
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
@@ -23,17 +23,18 @@ def warmed_up(kind, steps: int) -> Communication:
     return Piecewise([(s, kind(d)) for s, d in zip(starts, (*WARM_UP, DENSITY), strict=True)], unit="step")
 
 
-def digits(epochs: int, steps: int) -> dict[str, Communication]:
-    """By name, for `epochs` of `steps` steps."""
+def digits(epochs: int, warm_up: int) -> dict[str, Communication]:
+    """By name; `warm_up` in steps."""
     found = {DENSE: Dense()}
-    found |= {name: warmed_up(kind, 4 * steps) for name, kind in THROUGHOUT.items()}
+    found |= {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
     half = max(1, round(epochs * 13 / 28))
     found[HALF] = Piecewise([(0, HiTopK(DENSITY)), (half, Dense())])
-    found[CONTROL] = warmed_up(functools.partial(HiTopK, error_feedback=False), 4 * steps)
+    found[AT_ONCE], found[CONTROL] = HiTopK(DENSITY), HiTopK(DENSITY, error_feedback=False)
     return found
 
 
-def words(steps: int) -> dict[str, Communication]:
-    """By name, for epochs of `steps` steps."""
-    warm_up = max(len(WARM_UP), steps // 2)
-    return {DENSE: Dense()} | {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
+def words(warm_up: int) -> dict[str, Communication]:
+    """By name; `warm_up` in steps."""
+    warm_up = max(len(WARM_UP), warm_up)
+    found = {DENSE: Dense()} | {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
+    return found | {adams: found[name] for name, adams in ADAM.items()}

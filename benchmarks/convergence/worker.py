@@ -21,10 +21,10 @@ def main() -> None:
     args = parser.parse_args()
     facts = {}
     if args.task == "digits":
-        schemes = runs.digits(args.epochs, digits.steps())
+        schemes = runs.digits(args.epochs, digits.WARM_UP * digits.steps())
     else:
         rows = words.corpus(args.part)
-        schemes = runs.words(len(rows[0]) // words.BATCH)
+        schemes = runs.words(len(rows[0]) // words.BATCH)  # an epoch
         facts = {"rows": len(rows[0]), "test rows": len(rows[1]), "words": rows[2], "text": rows[3]}
     found: dict[str, list[float]] = {name: [] for name in schemes}
     for seed in range(args.seeds):
@@ -34,7 +34,8 @@ def main() -> None:
             if args.task == "digits":
                 reached = digits.train(strategy, seed, args.epochs)
             else:
-                reached = words.train(strategy, seed, args.epochs, rows)
+                adam = name in runs.ADAM.values()
+                reached = words.train(strategy, seed, args.epochs, rows, adam)
             found[name].append(reached)
             if strategy.topology.rank == 0:
                 seconds = time.perf_counter() - begin

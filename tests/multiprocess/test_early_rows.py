@@ -83,9 +83,8 @@ def test_written_tables_are_looked_up_again(strategies, monkeypatch, forgotten):
     """With the negative control: rows that outlive the writing are the old ones."""
     if forgotten:
         monkeypatch.setattr(EarlyRows, "drop", lambda rows: None)
-    (expected, _), (delayed, waited) = (
-        trained(strategy, data=adversarial(), callbacks=[Writes()], run_eagerly=True) for strategy in strategies
-    )
+    options = {"data": adversarial(), "callbacks": [Writes()], "run_eagerly": True}
+    (expected, _), (delayed, waited) = (trained(strategy, **options) for strategy in strategies)
     assert waited
     if forgotten:
         assert any(not np.array_equal(delayed[name], value) for name, value in expected.items())

@@ -18,13 +18,62 @@ from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
 
+_RUN = 512  # elements: long enough to be moved at the speed of memory
+_RUNS = 64  # of a block at least, as far as there are elements
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealing:
+    """How a vector of n elements is dealt to M blocks: short runs in turns, as cards.
+
+    Blocks of consecutive elements would be of different layers. Each sends equally many entries, so a layer
+    of large gradients would have to wait for its turns, block after block.
+
+    Args:
+      n: elements.
+      blocks: M.
+
+    Example:
+      >>> deal = Dealing(5, 2)
+      >>> deal.deal(tf.range(5.0)).numpy()
+      array([[0., 2., 4.],
+             [1., 3., 0.]], dtype=float32)
+      >>> deal.collect(deal.deal(tf.range(5.0))).numpy()
+      array([0., 1., 2., 3., 4.], dtype=float32)
+    """
+
+    n: int
+    blocks: int
+
+    @property
+    def run(self) -> int:
+        """Elements of a run."""
+        return max(1, min(_RUN, self.n // (_RUNS * self.blocks)))
+
+    @property
+    def length(self) -> int:
+        """Of a block: n / M, rounded up to whole runs."""
+        return -(-self.n // (self.run * self.blocks)) * self.run
+
+    def deal(self, x: tf.Tensor) -> tf.Tensor:
+        """[n] -> [M, length], padded with zeros."""
+        padded = tf.pad(x, [[0, self.blocks * self.length - self.n]])
+        runs = tf.reshape(padded, [self.length // self.run, self.blocks, self.run])
+        return tf.reshape(tf.transpose(runs, [1, 0, 2]), [self.blocks, self.length])
+
+    def collect(self, blocks: tf.Tensor) -> tf.Tensor:
+        """[..., M, length] -> [..., n]."""
+        rows = tf.reshape(blocks, [-1, self.blocks, self.length // self.run, self.run])
+        runs = tf.reshape(tf.transpose(rows, [0, 2, 1, 3]), [-1, self.blocks * self.length])
+        return tf.reshape(runs[:, : self.n], [*blocks.shape[:-2], self.n])
+
 
 @dataclasses.dataclass(frozen=True)
 class ShardedTopK(MessageCommunication):
     """Two rounds of top-k between nodes: to the node that sums a block, and from it to all.
 
-    The workers of a node share its sum as in `HiTopK`. Worker j's shard s_ij of n = N/G elements has M
-    blocks of b = n/M, of which node m sums block m; k = density b entries of a block travel:
+    The workers of a node share its sum as in `HiTopK`. Worker j's shard s_ij of n = N/G elements is dealt
+    to M blocks of b = n/M, of which node m sums block m; k = density b entries of a block travel:
 
         a_i = s_ij + r_ij,   c_im = the k entries of a_i's block m of largest magnitude,  to node m
         t_m = c_1m + ... + c_Mm,   d_m = the k entries of t_m of largest magnitude,        to all nodes
@@ -37,8 +86,8 @@ class ShardedTopK(MessageCommunication):
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only K entries of the
-    sum are applied here; and as each block sends equally many, one that holds all large entries must
-    wait. On one node it is `Dense`.
+    sum are applied here: models learn somewhat slower for it (docs/convergence.md). On one node it is
+    `Dense`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
@@ -55,9 +104,8 @@ class ShardedTopK(MessageCommunication):
     def _sum_shard(self, x, state, share, collectives):
         own = state.get(RESIDUAL)
         n, holders = x.shape[0], share.holders
-        packing = self._block(n, share)
-        acc = x if own is None else x + own
-        acc = tf.reshape(tf.pad(acc, [[0, holders * packing.n - n]]), [holders, packing.n])
+        dealing, packing = Dealing(n, holders), self._block(n, share)
+        acc = dealing.deal(x if own is None else x + own)
         values, indices = select(acc, packing.k, self.selector)
         messages = packing.pack(values, indices, all_finite(values))
         received, _ = collectives.all_to_all(messages, group=share.group, purpose="gradients")
@@ -68,17 +116,17 @@ class ShardedTopK(MessageCommunication):
         summed, finite = self._spread(
             gathered, packing, holders, packing.n, share, collectives
         )
-        whole = tf.reshape(summed, [share.shards, holders * packing.n])[:, :n]
+        whole = dealing.collect(tf.reshape(summed, [share.shards, holders, packing.n]))
         kept = None
         if own is not None:
             unsent = take_out(acc, indices, packing.lost(values))
             dropped = take_out(total[tf.newaxis], where[tf.newaxis], packing.lost(winners))
             kept = tf.tensor_scatter_nd_add(unsent, [[share.holder]], dropped)
-            kept = tf.reshape(kept, [-1])[:n]
+            kept = dealing.collect(kept)
         return tf.reshape(whole, [-1]), {} if own is None else {RESIDUAL: kept}, finite
 
     def _block(self, n: int, share: Share) -> Packing:
-        return self.packing(-(-n // share.holders))
+        return self.packing(Dealing(n, share.holders).length)
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         block = self._block(n, share)
