@@ -254,10 +254,19 @@ class Collectives:
         if splits is None:
             splits = tf.fill([len(ranks)], tf.shape(x)[0] // len(ranks))
         splits = tf.cast(splits, tf.int32)
-        # Horovod would drop the rows that no split names. Not an assertion, which TensorFlow runs in the
-        # order of the program, and what depends on it too: this would wait for the one before.
-        with tf.name_scope("all_to_all_splits_must_sum_to_the_rows_of_x"):
-            x = tf.reshape(x, tf.concat([[tf.reduce_sum(splits)], tf.shape(x)[1:]], axis=0))
+        # Horovod would drop the rows that no split names.
+        named = tf.reduce_sum(splits)
+        if tf.executing_eagerly():
+            tf.debugging.assert_equal(
+                named,
+                tf.shape(x)[0],
+                "all_to_all: splits must sum to the rows of x; without splits, the group's size must "
+                "divide them.",
+            )
+        # In a graph assertions run in the order of the program: one all-to-all would wait for what those
+        # before it wait for. A row that is not there is an error as well, which has this name.
+        with tf.name_scope("all_to_all_splits_must_sum_to_the_rows_of_x"), tf.device("CPU:0"):
+            splits += tf.gather([0], tf.cast(named != tf.shape(x)[0], tf.int32))
         if self.topology.is_trivial(group):
             return tf.identity(x), splits
         carried, restore = wire.for_moving(x)

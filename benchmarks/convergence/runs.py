@@ -9,9 +9,9 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
 )
 
-DENSITY = 0.01
+DENSITY, SGDS_DENSITY = 0.01, 0.001
 DENSE, HALF = "dense", "HiTopK for 13 of 28 epochs, then dense"
-AT_ONCE, CONTROL = "HiTopK, no warm-up", "HiTopK, no warm-up, no error feedback"
+SGD, CONTROL = "HiTopK 0.1%, SGD", "HiTopK 0.1%, SGD, no error feedback"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, "OkTopK": OkTopK}
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
@@ -29,7 +29,7 @@ def digits(epochs: int, warm_up: int) -> dict[str, Communication]:
     found |= {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
     half = max(1, round(epochs * 13 / 28))
     found[HALF] = Piecewise([(0, HiTopK(DENSITY)), (half, Dense())])
-    found[AT_ONCE], found[CONTROL] = HiTopK(DENSITY), HiTopK(DENSITY, error_feedback=False)
+    found[SGD], found[CONTROL] = HiTopK(SGDS_DENSITY), HiTopK(SGDS_DENSITY, error_feedback=False)
     return found
 
 

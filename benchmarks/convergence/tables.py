@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.convergence.runs import ADAM, AT_ONCE, CONTROL, DENSE, DENSITY, HALF, THROUGHOUT
+from benchmarks.convergence.runs import ADAM, CONTROL, DENSE, DENSITY, HALF, SGD, THROUGHOUT
 from benchmarks.report import environment_line, said, table
 
 NEAR, AS_GOOD, WORSE, PERPLEXITY = 0.02, 0.01, 0.03, 0.03  # the goals: points of accuracy; a ratio
@@ -17,7 +17,7 @@ def _digits(reached: dict) -> list[str]:
             f"- {name}: {100 * behind:.1f} points behind dense (goal {100 * goal:g} at most: "
             f"{said(behind <= goal)})."
         )
-    pairs = zip(reached[AT_ONCE], reached[CONTROL], strict=True)
+    pairs = zip(reached[SGD], reached[CONTROL], strict=True)
     worse = statistics.fmean(kept - dropped for kept, dropped in pairs)
     lines.append(
         f"- {CONTROL}: {100 * worse:.1f} points behind that with it, seed by seed (at least "

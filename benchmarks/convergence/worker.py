@@ -32,7 +32,8 @@ def main() -> None:
             keras.backend.clear_session()
             strategy, begin = tss.SparseStrategy(scheme), time.perf_counter()
             if args.task == "digits":
-                reached = digits.train(strategy, seed, args.epochs)
+                sgd = name in (runs.SGD, runs.CONTROL)
+                reached = digits.train(strategy, seed, args.epochs, sgd)
             else:
                 adam = name in runs.ADAM.values()
                 reached = words.train(strategy, seed, args.epochs, rows, adam)

@@ -128,6 +128,10 @@ def test_all_to_all_in_equal_parts(comm, topology, group):
 def test_all_to_all_names_rows_that_nobody_would_get(comm, topology):
     with pytest.raises(tf.errors.InvalidArgumentError, match="splits must sum to the rows of x"):
         comm.all_to_all(tf.zeros([2 * topology.num_workers + 1]), [2] * topology.num_workers)
+    unknown = [tf.TensorSpec([None])]
+    traced = tf.function(lambda x: comm.all_to_all(x, [2] * topology.num_workers)[0], input_signature=unknown)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="splits_must_sum_to_the_rows_of_x"):
+        traced(tf.zeros([2 * topology.num_workers + 1]))
 
 
 @pytest.mark.parametrize("mode", MODES)
