@@ -118,16 +118,16 @@ def early_rows_that_the_step_moves(patch):
 
 
 def early_rows_before_the_delayed(patch):
-    """The step applies what waits once it has read the early rows."""
+    """The step reads the early rows before it applies what waits."""
     bring, store, later = table.DelayedRows.bring, early.EarlyRows.store, []
 
-    def store_and_bring(rows, *args):
-        store(rows, *args)
+    def bring_and_store(rows, *args):
         while later:
             bring(later.pop())
+        store(rows, *args)
 
     patch.setattr(table.DelayedRows, "bring", lambda rows: later.append(rows))
-    patch.setattr(early.EarlyRows, "store", store_and_bring)
+    patch.setattr(early.EarlyRows, "store", bring_and_store)
     patch.setattr(updates.DelayedUpdates, "_bring", lambda delayed, rows: bring(rows))
 
 

@@ -61,10 +61,10 @@ def test_nothing_holds_them_up(strategies, monkeypatch):
     monkeypatch.setattr(Collectives, "all_to_all", noted)
     trained(strategies[1])
     for rows, splits, received in sent["embedding_early"]:
-        graph = [g for x, _, g in sent["embedding_gradients"] if x.graph is rows.graph]
+        graph = [(x, g) for x, _, g in sent["embedding_gradients"] if x.graph is rows.graph]
         assert graph, "not in the step's own graph"
-        for gradients in graph:
-            assert gradients.op.name not in before(received)
+        for message, gradients in graph:
+            assert message.op.name not in before(received)
             assert received.op.name not in before(gradients)
         assert {rows.op.name, splits.op.name} <= before(received)  # `before` finds something
 
