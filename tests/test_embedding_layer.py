@@ -266,3 +266,21 @@ def test_keras_does_not_hand_it_to_xla():
     with pytest.warns(UserWarning, match="jit_compile=False"):
         model.compile(LazyAdam(0.1), loss="mse", jit_compile=True)
     assert not model.jit_compile
+
+
+def test_another_process_loads_what_names_our_classes(tmp_path):
+    """A strategy is enough there: nobody has to know which module registers them."""
+    path = tmp_path / "model.keras"
+    model = keras.Sequential([keras.Input([2], dtype="int32"), tss.layers.ShardedEmbedding(5, 3)])
+    model.compile(LazyAdam(0.1), "mse")
+    model.fit(np.ones([1, 2], "int32"), np.zeros([1, 2, 3]), verbose=0)
+    model.save(path)
+    program = (
+        "import sys, keras, tf_sparse_strategy as tss\n"
+        "tss.SparseStrategy()\n"
+        "print(type(keras.models.load_model(sys.argv[1]).optimizer).__name__)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=300
+    )
+    assert found.stdout.split()[-1:] == ["LazyAdam"], found.stderr

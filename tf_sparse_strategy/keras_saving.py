@@ -45,6 +45,9 @@ def install_keras3() -> None:
     from keras.src.saving import saving_api, saving_lib
     from keras.src.utils import summary_utils
 
+    import tf_sparse_strategy.embedding.layer  # noqa: F401  registers the class, which files name
+    import tf_sparse_strategy.embedding.lazy  # noqa: F401  likewise
+
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
