@@ -1,6 +1,6 @@
 """How much of the stall that gradients of tables cause is hidden by delaying rows?
 
-make bench-scheduling_2d                         measures, publishes; some 25 minutes; root, Linux
+make bench-scheduling_2d                         measures, publishes; some 20 minutes; root, Linux
 python -m benchmarks.scheduling_2d.main --quick  two nodes, one rate, a small model; prints only; a minute
 """
 
@@ -9,7 +9,7 @@ from benchmarks.scheduling_2d import tables
 from benchmarks.scheduling_2d.settings import MODELS
 from tf_sparse_strategy.cluster import Netlab
 
-NODES, RATES, ROUNDS, STEPS = (8,), ("125mbit",), 4, 20
+NODES, RATES, ROUNDS, STEPS = (8,), ("125mbit",), 4, 12
 
 
 def measure(quick: bool) -> dict:
