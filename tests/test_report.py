@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import report
 
-QUESTIONS = ["cost_model", "datacache", "dense_training", "end_to_end", "entries"]
+QUESTIONS = ["convergence", "cost_model", "datacache", "dense_training", "end_to_end", "entries"]
 QUESTIONS += ["gradient_communication", "group_collectives", "pto", "sparse_training"]
 GUIDES = ["datacache", "pto"]  # which are more than a question and its answer
 DOCUMENTS = {"end_to_end": "results/README"}
