@@ -8,8 +8,9 @@ import pytest
 from benchmarks import report
 
 QUESTIONS = ["convergence", "cost_model", "datacache", "dense_training", "end_to_end", "entries"]
-QUESTIONS += ["gradient_communication", "group_collectives", "pto", "sparse_training"]
-GUIDES = ["datacache", "pto"]  # which are more than a question and its answer
+QUESTIONS += ["gradient_communication", "group_collectives", "pto", "scheduling_2d"]
+QUESTIONS += ["sparse_training"]
+GUIDES = ["datacache", "pto", "scheduling_2d"]  # which are more than a question and its answer
 DOCUMENTS = {"end_to_end": "results/README"}
 
 
