@@ -1,6 +1,6 @@
 """How much of the stall that gradients of tables cause is hidden by delaying rows?
 
-make bench-scheduling_2d                         measures, publishes; some 20 minutes; root, Linux
+make bench-scheduling_2d                         measures, publishes; half an hour; root, Linux
 python -m benchmarks.scheduling_2d.main --quick  two nodes, one rate, a small model; prints only; a minute
 """
 
