@@ -78,7 +78,8 @@ class GTopK(MessageCommunication):
             values, indices = (part[tf.newaxis] for part in mstopk(total, packing.k))
             message = packing.pack(values, indices, finite)
             if kept is not None:
-                kept += take_out(total[tf.newaxis], indices, packing.lost(values))[0]
+                # Subtracted: Grappler makes one AddN of several additions, and sorts its inputs by name.
+                kept -= take_out(-total[tf.newaxis], indices, packing.lost(-values))[0]
         for moves in reversed(rounds):
             received = _move(message, [move[::-1] for move in moves], share, collectives)
             if share.holder in dict(moves):
