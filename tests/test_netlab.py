@@ -42,7 +42,7 @@ def marker(monkeypatch) -> Marker:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"nodes": 0}, {"nodes": 251}, {"local": 0}, {"rate": "soon"}]
+    "arguments", [{"nodes": 0}, {"nodes": 251}, {"local": 0}, {"rate": "soon"}, {"buffer": 0}, {"buffer": 61}]
 )
 def test_wrong_arguments_are_named(arguments):
     [(name, value)] = arguments.items()
@@ -138,6 +138,37 @@ def test_both_directions_of_a_link_are_limited(machine):
         result = lab.run([sys.executable, "-c", FAN], timeout=100)
     rates = json.loads(result.ranks[0].stdout)
     assert all(rate < 1.05 * 20e6 for rate in rates), rates
+
+
+BURST = """
+import os, socket, time
+packets, rank = 300, int(os.environ["HOROVOD_RANK"])
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if rank == 0:
+    line.bind(("node0", 7000))
+    line.settimeout(5)
+    received = 0
+    try:
+        while received < packets:
+            line.recv(2000)
+            received += 1
+    except TimeoutError:
+        pass
+    print(received)
+else:
+    time.sleep(1)
+    for _ in range(packets):
+        line.sendto(bytes(1000), ("node0", 7000))
+"""
+
+
+@pytest.mark.parametrize(("buffer", "least", "most"), [(0.01, 10, 150), (1.0, 300, 300)])
+def test_a_port_holds_its_buffer_and_loses_what_is_beyond(machine, buffer, least, most):
+    """300 kB at once to links of 20 Mbit/s, of which 10 ms are 25 kB."""
+    with Netlab(nodes=2, local=1, rate="20mbit", buffer=buffer) as lab:
+        result = lab.run([sys.executable, "-c", BURST], timeout=100)
+    assert result.exit_code == 0, result.ranks[1].stderr
+    assert least <= int(result.ranks[0].stdout) <= most
 
 
 # ---- how jobs end ----

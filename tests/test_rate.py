@@ -20,4 +20,4 @@ def test_other_texts_are_no_rates(text):
 
 @pytest.mark.parametrize(("rate", "burst"), [(64000, 16384), (2 * 10**8, 25000), (10**9, 125000)])
 def test_a_link_stores_a_millisecond_and_at_least_a_packet(rate, burst):
-    assert shaper(rate) == f"tbf rate {rate}bit burst {burst} latency 50ms"
+    assert shaper(rate, buffer=0.05) == f"tbf rate {rate}bit burst {burst} latency 50000us"

@@ -1,7 +1,7 @@
 """How much of the stall that gradients of tables cause is hidden by delaying rows?
 
 make bench-scheduling_2d                         measures, publishes; half an hour; root, Linux
-python -m benchmarks.scheduling_2d.main --quick  two nodes, one rate, a small model; prints only; a minute
+python -m benchmarks.scheduling_2d.main --quick  two nodes, a small model; prints only; a minute
 """
 
 from benchmarks import cluster, report
@@ -9,22 +9,22 @@ from benchmarks.scheduling_2d import tables
 from benchmarks.scheduling_2d.settings import MODELS
 from tf_sparse_strategy.cluster import Netlab
 
-NODES, RATES, ROUNDS, STEPS = (8,), ("125mbit",), 4, 12
+NODES, RATE, ROUNDS, STEPS = 8, "125mbit", 3, 12
+BUFFER, DEEP = 0.05, 0.5  # seconds of traffic that a port holds: 0.8 and 8 MB
+JOBS = [*((name, BUFFER) for name in MODELS if name != "small"), ("transformer", DEEP)]
 
 
 def measure(quick: bool) -> dict:
-    """For each cluster and model a job of all methods."""
-    nodes, rates, models, rounds = NODES, RATES, [name for name in MODELS if name != "small"], ROUNDS
+    """For each model and cluster a job of all methods."""
+    nodes, rate, jobs, rounds = NODES, RATE, JOBS, ROUNDS
     if quick:
-        nodes, rates, models, rounds = (2,), ("20mbit",), ["small"], 2
+        nodes, rate, jobs, rounds = 2, "20mbit", [("small", BUFFER)], 2
     found = {}
-    for workers in nodes:
-        for rate in rates:
-            with Netlab(workers, 1, rate) as lab:
-                for model in models:
-                    settings = ("--model", model, "--rounds", str(rounds), "--steps", str(STEPS))
-                    job = cluster.run(lab, "benchmarks.scheduling_2d.worker", *settings)
-                    found[f"{model}, {workers} workers, {rate}"] = job
+    for model, buffer in jobs:
+        with Netlab(nodes, 1, rate, buffer) as lab:
+            settings = ("--model", model, "--rounds", str(rounds), "--steps", str(STEPS))
+            job = cluster.run(lab, "benchmarks.scheduling_2d.worker", *settings)
+        found[f"{model}, {nodes} workers, {rate}, ports hold {buffer * 1e3:g} ms"] = job
     return {"jobs": found}
 
 

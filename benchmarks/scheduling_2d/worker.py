@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from benchmarks import training
+from benchmarks import tcp_losses, training
 from benchmarks.overlap.models import CLASSES, Layer, Waiting
 from benchmarks.scheduling_2d.settings import ALONE, MODELS, WITH, WITHOUT, Model
 from examples.text.zipf import gradient_rows
@@ -71,20 +71,25 @@ class Clock(keras.callbacks.Callback):
         self.end = time.perf_counter() - self._last
 
 
-def time_fits(models: dict, data: tf.data.Dataset, rounds: int, comm: Collectives) -> tuple[dict, dict]:
-    """Lets the methods take turns; (seconds of a step in each round, of an epoch's end)."""
+def time_fits(models: dict, data: tf.data.Dataset, rounds: int, comm: Collectives) -> dict[str, dict]:
+    """Lets the methods take turns; of each in each round: seconds of a step, of an epoch's end, losses."""
     tell = training.tell_of(comm.topology.rank)
-    steps, ends = ({name: [] for name in models} for _ in range(2))
+    steps, ends, packets, timeouts = ({name: [] for name in models} for _ in range(4))
     for number in range(rounds):
         for name in list(models) if number % 2 else list(models)[::-1]:
             clock = Clock()
             comm.barrier()
+            before = tcp_losses.now()
             models[name].fit(data, epochs=1, verbose=0, callbacks=[clock])
+            lost = tcp_losses.now().since(before)
             steps[name].append(clock.step)
             ends[name].append(clock.end)
+            both = comm.all_reduce(tf.constant([lost.packets, lost.timeouts]), purpose="losses")
+            packets[name].append(int(both[0]))
+            timeouts[name].append(int(both[1]))
         latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in steps.items())
         tell(f"round {number + 1} of {rounds}, ms per step: {latest}")
-    return steps, ends
+    return {"seconds": steps, "ends": ends, "packets lost": packets, "timeouts": timeouts}
 
 
 def have_same_bits(models: dict, comm: Collectives) -> bool:
@@ -116,7 +121,7 @@ def main() -> None:
         way.fit(batches(words(model, workers, CHECKED_STEPS)), epochs=1, verbose=0)
     same = have_same_bits(models, comm)
     ids = words(model, workers, args.steps)
-    seconds, ends = time_fits(models, batches(ids), args.rounds, comm)
+    measured = time_fits(models, batches(ids), args.rounds, comm)
     if topology.rank == 0:
         found = {
             "workers": workers,
@@ -126,8 +131,8 @@ def main() -> None:
             "dense weights": model.layers * model.weights,
             "goal": model.goal,
             "same": same,
-            "seconds": seconds,
-            "ends": ends,
+            "steps": args.steps,
+            **measured,
         }
         with open(args.output, "w") as file:
             json.dump(found, file)

@@ -67,7 +67,7 @@ def check_machine() -> None:
         raise NetlabError("netlab needs Linux's network namespaces: run it in a Linux machine.")
     if os.geteuid() != 0:
         raise NetlabError("netlab needs root to make network namespaces: run it with sudo.")
-    trial = [_tool("tc"), "qdisc", "add", "dev", "lo", "root", *shaper(10**6).split()]
+    trial = [_tool("tc"), "qdisc", "add", "dev", "lo", "root", *shaper(10**6, buffer=0.05).split()]
     probe = subprocess.run(
         [_tool("unshare"), *_NODE_FLAGS, *trial], capture_output=True, text=True, check=False
     )
@@ -172,21 +172,24 @@ class Network:
     Args:
       nodes: M, from 1 to 250. They are called node0, node1, ... and know each other by these names.
       rate: bits per second, Ethernet headers included.
+      buffer: seconds of traffic that a port of the switch, or a node, holds; packets beyond are lost.
 
     Raises:
       NetlabError: the machine cannot hold it.
-      ValueError: `nodes` is out of range.
+      ValueError: `nodes` or `buffer` is out of range.
     """
 
-    def __init__(self, nodes: int, rate: int):
+    def __init__(self, nodes: int, rate: int, buffer: float):
         if not 1 <= nodes <= MOST_NODES:
             raise ValueError(f"nodes={nodes} is not between 1 and {MOST_NODES}.")
+        if not 0.001 <= buffer <= 60:
+            raise ValueError(f"buffer={buffer} is not between 0.001 and 60 seconds of traffic.")
         check_machine()
         self._opened = contextlib.ExitStack()
         with self._opened:  # closed here if anything fails
             self._switch = self._open(_Space(("--net",), _QUIET))
             self.nodes = [self._open(node) for node in _make_nodes(nodes)]
-            self._connect(rate)
+            self._connect(shaper(rate, buffer))
             self._opened = self._opened.pop_all()
 
     def __enter__(self) -> Network:
@@ -203,7 +206,7 @@ class Network:
         self._opened.callback(space.close)
         return space
 
-    def _connect(self, rate: int) -> None:
+    def _connect(self, queue: str) -> None:
         self._switch.call(
             "ip",
             "-batch",
@@ -218,12 +221,12 @@ class Network:
                 )
             ],
         )
-        down = [f"qdisc add dev {node.name} root {shaper(rate)}" for node in self.nodes]
+        down = [f"qdisc add dev {node.name} root {queue}" for node in self.nodes]
         self._switch.call("tc", "-batch", "-", lines=down)
         for node in self.nodes:
             address = f"addr add {node.address}/{_SUBNET.prefixlen} dev {INTERFACE}"
             node.call("ip", "-batch", "-", lines=[address, f"link set {INTERFACE} up"])
-            node.call("tc", "-batch", "-", lines=[f"qdisc add dev {INTERFACE} root {shaper(rate)}"])
+            node.call("tc", "-batch", "-", lines=[f"qdisc add dev {INTERFACE} root {queue}"])
 
     def cut(self, node: int) -> None:
         """Takes a node off the network without a trace: its frames, and those to it, are lost."""

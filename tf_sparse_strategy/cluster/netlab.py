@@ -56,6 +56,8 @@ class Netlab(Network):
       nodes: M.
       local: G, workers per node.
       rate: of each link, in each direction: bits per second, or text such as "200mbit".
+      buffer: seconds of traffic that a port holds. What comes faster than a port sends, as in an all-to-all,
+        waits there, and beyond is lost until TCP sends it again.
 
     Raises:
       NetlabError: the machine cannot hold it; the message says why.
@@ -69,12 +71,12 @@ class Netlab(Network):
       ```
     """
 
-    def __init__(self, nodes: int = 4, local: int = 2, rate: str | int = "200mbit"):
+    def __init__(self, nodes: int = 4, local: int = 2, rate: str | int = "200mbit", buffer: float = 0.05):
         if local < 1:
             raise ValueError(f"local={local} is not a number of workers: 1 or more.")
         self.local = local
         self.rate = parse_rate(rate) if isinstance(rate, str) else rate
-        super().__init__(nodes, self.rate)
+        super().__init__(nodes, self.rate, buffer)
 
     def start(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, echo: bool = False

@@ -35,6 +35,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, default=4, metavar="M", help="number of nodes (default 4)")
     add("--local", type=int, default=2, metavar="G", help="workers per node (default 2)")
     add("--rate", default="200mbit", help="of each link and direction (default 200mbit)")
+    add(
+        "--buffer",
+        type=float,
+        default=0.05,
+        metavar="SECONDS",
+        help="of traffic that a port holds; packets beyond are lost (default 0.05)",
+    )
     for kind, where, what in (
         ("kill", "RANK", "SIGKILL a worker so many seconds after the start"),
         ("stop", "RANK", "SIGSTOP a worker: it lives and does not answer"),
@@ -66,7 +73,7 @@ def main(argv: list[str]) -> int:
     try:
         kinds = ("kill", "stop", "cut")
         faults = [Fault.parse(kind, text) for kind in kinds for text in getattr(args, kind)]
-        with Netlab(args.nodes, args.local, args.rate) as lab:
+        with Netlab(args.nodes, args.local, args.rate, args.buffer) as lab:
             result = lab.run(command, echo=True, faults=faults, grace=args.grace)
             rate = lab.rate
     except (NetlabError, ImportError) as error:
@@ -91,6 +98,7 @@ def _report(args, rate: int, command: list[str], result: Result) -> dict:
         "nodes": args.nodes,
         "local": args.local,
         "rate_bits_per_second": rate,
+        "buffer_seconds": args.buffer,
         "command": command,
         **dataclasses.asdict(result),
     }

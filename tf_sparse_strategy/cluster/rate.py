@@ -23,12 +23,12 @@ def parse_rate(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
-def shaper(rate: int) -> str:
+def shaper(rate: int, buffer: float) -> str:
     """Returns tc's words for a queue that sends at most `rate` bits per second, headers included.
 
     The bucket holds one millisecond: bursts stay short against a message worth timing, and the
     kernel's timer (some 50 microseconds late) costs little. 16 KiB at least, for slow links. The
-    queue holds 50 ms, as a switch port's buffer; what is beyond is dropped and TCP slows down.
+    queue holds `buffer` seconds of traffic; what is beyond is dropped and TCP slows down.
     """
     burst = max(16 << 10, rate // 8000)  # bytes
-    return f"tbf rate {rate}bit burst {burst} latency 50ms"
+    return f"tbf rate {rate}bit burst {burst} latency {round(buffer * 1e6)}us"

@@ -1,0 +1,42 @@
+"""What TCP had to send again on this node: packets that were lost, or came too late."""
+
+import dataclasses
+import pathlib
+
+_COUNTERS = ("/proc/net/snmp", "/proc/net/netstat")
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """Since the node's start.
+
+    Args:
+      packets: sent again.
+      timeouts: of connections that waited, 0.2 s at least, because nothing told what was lost.
+    """
+
+    packets: int
+    timeouts: int
+
+    def since(self, earlier: "Losses") -> "Losses":
+        """What came after `earlier`."""
+        return Losses(self.packets - earlier.packets, self.timeouts - earlier.timeouts)
+
+
+def now() -> Losses:
+    """Of this process's network; Linux."""
+    return parse("".join(pathlib.Path(path).read_text() for path in _COUNTERS))
+
+
+def parse(text: str) -> Losses:
+    """From the kernel's lines, a line of names before each line of numbers.
+
+    Example:
+      >>> parse("Tcp: OutSegs RetransSegs\\nTcp: 90 3\\nTcpExt: TCPTimeouts\\nTcpExt: 1\\n")
+      Losses(packets=3, timeouts=1)
+    """
+    lines = text.splitlines()
+    counters = {}
+    for names, numbers in zip(lines[::2], lines[1::2], strict=True):
+        counters.update(zip(names.split(), numbers.split(), strict=True))
+    return Losses(int(counters["RetransSegs"]), int(counters["TCPTimeouts"]))
