@@ -72,6 +72,7 @@ def test_public_names_come_on_first_use():
         ([], "no command: write it after --"),
         (["--rate", "fast", "--", "true"], "write e.g. 200mbit"),
         (["--nodes", "0", "--", "true"], "nodes=0 is not between"),
+        (["--buffer", "0", "--", "true"], "buffer=0.0 is not between"),
         (["--kill", "8@1", "--", "true"], "there is no rank 8; ranks are 0 to 7"),
         (["--cut", "soon", "--", "true"], "NODE@SECONDS"),
         (["--json", "/nowhere/report.json", "--", "true"], "No such file or directory"),
@@ -97,7 +98,7 @@ def test_netlab_reports(machine, tmp_path):
     assert sorted(result.stdout.splitlines()) == ["[0 node0] I am 0", "[1 node1] I am 1"]
     assert "[1 node1] trouble" in result.stderr
     assert "rank 1 on node1: exit code 1" in result.stderr
-    assert "links of 1000 Mbit/s" in result.stderr
+    assert "links of 1000 Mbit/s, ports of 50 ms" in result.stderr
     written = json.loads(report.read_text())
     assert (written["nodes"], written["local"], written["exit_code"]) == (2, 1, 1)
     assert written["rate_bits_per_second"] == 10**9

@@ -52,8 +52,11 @@ def _not_constant(x, calls):
     """
     with tf.device("CPU:0"):
         zero = tf.cast(tf.minimum(calls, 0), tf.int32)
-    if x.shape.rank == 0:
-        return x[tf.newaxis][zero]
+    return x[tf.newaxis][zero] if x.shape.rank == 0 else depending_on(x, zero)
+
+
+def depending_on(x: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+    """`x` [n, ...] by a slice from `zero`, which is 0 without TensorFlow's knowing; copies nothing."""
     whole = x[zero:]
     whole.set_shape(x.shape)
     return whole

@@ -8,17 +8,18 @@ from benchmarks import cluster, report
 from benchmarks.scheduling_2d import tables
 from benchmarks.scheduling_2d.settings import MODELS
 from tf_sparse_strategy.cluster import Netlab
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER
 
 NODES, RATE, ROUNDS, STEPS = 8, "125mbit", 3, 12
-BUFFER, DEEP = 0.05, 0.5  # seconds of traffic that a port holds: 0.8 and 8 MB
-JOBS = [*((name, BUFFER) for name in MODELS if name != "small"), ("transformer", DEEP)]
+DEEP = 0.5  # seconds of traffic that a port holds
+JOBS = [*((name, DEFAULT_BUFFER) for name in MODELS if name != "small"), ("transformer", DEEP)]
 
 
 def measure(quick: bool) -> dict:
     """For each model and cluster a job of all methods."""
     nodes, rate, jobs, rounds = NODES, RATE, JOBS, ROUNDS
     if quick:
-        nodes, rate, jobs, rounds = 2, "20mbit", [("small", BUFFER)], 2
+        nodes, rate, jobs, rounds = 2, "20mbit", [("small", DEFAULT_BUFFER)], 2
     found = {}
     for model, buffer in jobs:
         with Netlab(nodes, 1, rate, buffer) as lab:

@@ -51,10 +51,10 @@ def _table(job):
             spread(seconds, 1e3),
             f"{stall(job, name) * 1e3:.3g}",
             spread(job["ends"][name], 1e3),
-            f"{statistics.median(job['packets lost'][name]) / job['steps']:.3g}",
+            f"{statistics.median(job['packets sent again'][name]) / job['steps']:.3g}",
             f"{statistics.median(job['timeouts'][name]) / job['steps']:.2g}",
         ]
         for name, seconds in job["seconds"].items()
     ]
     titles = ["method", "ms per step", "stall, ms", "ms at an epoch's end"]
-    return table([*titles, "packets sent again per step", "timeouts per step"], rows)
+    return table([*titles, "packets sent again per step, all nodes", "timeouts"], rows)

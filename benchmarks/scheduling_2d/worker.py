@@ -89,7 +89,7 @@ def time_fits(models: dict, data: tf.data.Dataset, rounds: int, comm: Collective
             timeouts[name].append(int(both[1]))
         latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in steps.items())
         tell(f"round {number + 1} of {rounds}, ms per step: {latest}")
-    return {"seconds": steps, "ends": ends, "packets lost": packets, "timeouts": timeouts}
+    return {"seconds": steps, "ends": ends, "packets sent again": packets, "timeouts": timeouts}
 
 
 def have_same_bits(models: dict, comm: Collectives) -> bool:

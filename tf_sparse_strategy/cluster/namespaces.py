@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from tf_sparse_strategy.cluster.rate import shaper
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, shaper
 
 INTERFACE = "eth0"  # the name of a node's only link
 MOST_NODES = 250
@@ -67,7 +67,7 @@ def check_machine() -> None:
         raise NetlabError("netlab needs Linux's network namespaces: run it in a Linux machine.")
     if os.geteuid() != 0:
         raise NetlabError("netlab needs root to make network namespaces: run it with sudo.")
-    trial = [_tool("tc"), "qdisc", "add", "dev", "lo", "root", *shaper(10**6, buffer=0.05).split()]
+    trial = [_tool("tc"), "qdisc", "add", "dev", "lo", "root", *shaper(10**6, DEFAULT_BUFFER).split()]
     probe = subprocess.run(
         [_tool("unshare"), *_NODE_FLAGS, *trial], capture_output=True, text=True, check=False
     )
@@ -182,14 +182,13 @@ class Network:
     def __init__(self, nodes: int, rate: int, buffer: float):
         if not 1 <= nodes <= MOST_NODES:
             raise ValueError(f"nodes={nodes} is not between 1 and {MOST_NODES}.")
-        if not 0.001 <= buffer <= 60:
-            raise ValueError(f"buffer={buffer} is not between 0.001 and 60 seconds of traffic.")
+        queue = shaper(rate, buffer)
         check_machine()
         self._opened = contextlib.ExitStack()
         with self._opened:  # closed here if anything fails
             self._switch = self._open(_Space(("--net",), _QUIET))
             self.nodes = [self._open(node) for node in _make_nodes(nodes)]
-            self._connect(shaper(rate, buffer))
+            self._connect(queue)
             self._opened = self._opened.pop_all()
 
     def __enter__(self) -> Network:

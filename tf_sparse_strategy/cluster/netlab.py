@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tf_sparse_strategy.cluster.faults import Fault
 from tf_sparse_strategy.cluster.namespaces import LinkBytes, Network
-from tf_sparse_strategy.cluster.rate import parse_rate
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, parse_rate
 
 if TYPE_CHECKING:
     from tf_sparse_strategy.cluster.launch import Job, RankResult
@@ -71,11 +71,18 @@ class Netlab(Network):
       ```
     """
 
-    def __init__(self, nodes: int = 4, local: int = 2, rate: str | int = "200mbit", buffer: float = 0.05):
+    def __init__(
+        self,
+        nodes: int = 4,
+        local: int = 2,
+        rate: str | int = "200mbit",
+        buffer: float = DEFAULT_BUFFER,
+    ):
         if local < 1:
             raise ValueError(f"local={local} is not a number of workers: 1 or more.")
         self.local = local
         self.rate = parse_rate(rate) if isinstance(rate, str) else rate
+        self.buffer = buffer
         super().__init__(nodes, self.rate, buffer)
 
     def start(

@@ -13,6 +13,7 @@ from tf_sparse_strategy.cluster import command as command_line
 from tf_sparse_strategy.cluster.faults import Fault
 from tf_sparse_strategy.cluster.namespaces import NetlabError
 from tf_sparse_strategy.cluster.netlab import Netlab, Result
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER
 
 _DESCRIPTION = """\
 Runs COMMAND once per worker on a cluster that this machine emulates: each node has its own
@@ -38,9 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--buffer",
         type=float,
-        default=0.05,
+        default=DEFAULT_BUFFER,
         metavar="SECONDS",
-        help="of traffic that a port holds; packets beyond are lost (default 0.05)",
+        help=f"of traffic that a port holds; packets beyond are lost (default {DEFAULT_BUFFER})",
     )
     for kind, where, what in (
         ("kill", "RANK", "SIGKILL a worker so many seconds after the start"),
@@ -122,7 +123,8 @@ def _summarize(args, rate: int, result: Result) -> None:
                 f"rank {rank.rank} on {rank.node}: exit code {rank.exit_code} after {rank.seconds:.1f} s"
             )
     say(
-        f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s: "
+        f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s, ports "
+        f"of {args.buffer * 1e3:g} ms: "
         f"exit code {result.exit_code} after {result.seconds:.1f} s"
     )
     for link in result.links:

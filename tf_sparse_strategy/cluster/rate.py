@@ -1,7 +1,10 @@
 """The speed of an emulated link: what a user writes, what the kernel's shaper needs."""
 
+import math
 import re
 
+DEFAULT_BUFFER = 0.05  # seconds of traffic
+_LARGEST_QUEUE = 2**32 - 1  # bytes, in the kernel's shaper
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -28,7 +31,13 @@ def shaper(rate: int, buffer: float) -> str:
 
     The bucket holds one millisecond: bursts stay short against a message worth timing, and the
     kernel's timer (some 50 microseconds late) costs little. 16 KiB at least, for slow links. The
-    queue holds `buffer` seconds of traffic; what is beyond is dropped and TCP slows down.
+    queue holds `buffer` seconds of traffic and a bucket; what is beyond is dropped and TCP slows down.
+
+    Raises:
+      ValueError: the kernel cannot hold so much.
     """
     burst = max(16 << 10, rate // 8000)  # bytes
-    return f"tbf rate {rate}bit burst {burst} latency {round(buffer * 1e6)}us"
+    most = 8 * (_LARGEST_QUEUE - burst) / rate
+    if not 0 < buffer <= most:
+        raise ValueError(f"buffer={buffer} is not between 0 and {most:g} seconds of {rate} bits per second.")
+    return f"tbf rate {rate}bit burst {burst} latency {math.ceil(buffer * 1e6)}us"
