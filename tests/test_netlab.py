@@ -96,8 +96,19 @@ def test_the_link_has_its_rate_and_no_more(job):
     assert RATE / 4 < rate < RATE, f"{rate / 1e6:.1f} Mbit/s"
 
 
-FAN = """
-import concurrent.futures, json, os, socket, time
+CONNECTED = """
+import socket, time
+
+def connected():
+    while True:
+        try:
+            return socket.create_connection(("node0", 7000))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+"""
+
+FAN = CONNECTED + """
+import concurrent.futures, json, os
 size, rank = 10**6, int(os.environ["HOROVOD_RANK"])
 
 def receive(line):
@@ -121,12 +132,7 @@ if rank == 0:
         rates.append(2 * size * 8 / (time.monotonic() - begin))
     print(json.dumps(rates))
 else:
-    while True:
-        try:
-            line = socket.create_connection(("node0", 7000))
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.05)
+    line = connected()
     for direction in (send, receive):
         line.recv(1)
         direction(line)
@@ -141,8 +147,8 @@ def test_both_directions_of_a_link_are_limited(machine):
     assert all(rate < 1.05 * 20e6 for rate in rates), rates
 
 
-FAN_IN = """
-import os, socket, time
+FAN_IN = CONNECTED + """
+import os
 packets, rank = 150, int(os.environ["HOROVOD_RANK"])
 line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 if rank == 0:
@@ -164,13 +170,7 @@ if rank == 0:
 else:
     line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)  # waits for its own link, loses nothing
     line.connect(("node0", 7000))
-    while True:
-        try:
-            start = socket.create_connection(("node0", 7000))
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-    start.recv(1)
+    connected().recv(1)
     for _ in range(packets):
         line.send(bytes(1000))
 """

@@ -123,9 +123,8 @@ def _summarize(args, rate: int, result: Result) -> None:
                 f"rank {rank.rank} on {rank.node}: exit code {rank.exit_code} after {rank.seconds:.1f} s"
             )
     say(
-        f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s, ports "
-        f"of {args.buffer * 1e3:g} ms: "
-        f"exit code {result.exit_code} after {result.seconds:.1f} s"
+        f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s, "
+        f"ports of {args.buffer * 1e3:g} ms: exit code {result.exit_code} after {result.seconds:.1f} s"
     )
     for link in result.links:
         say(f"{link.node}: sent {link.sent / 1e6:.2f} MB, received {link.received / 1e6:.2f} MB")
