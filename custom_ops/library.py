@@ -1,4 +1,4 @@
-"""Compiled operations, which lie beside their Python wrappers."""
+"""Compiled operations, which lie beside their Python wrappers, and where they can run."""
 
 import functools
 import pathlib
@@ -6,6 +6,11 @@ import types
 from collections.abc import Callable
 
 import tensorflow as tf
+
+
+def on_gpu() -> bool:
+    """Whether tensors may be where operations that are for CPUs alone have no kernels."""
+    return bool(tf.config.get_visible_devices("GPU"))
 
 
 def library(wrapper: str) -> Callable[[], types.ModuleType]:

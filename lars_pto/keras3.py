@@ -1,16 +1,22 @@
 """LARS and LAMB as optimizers of Keras 3."""
 
 import keras
+import tensorflow as tf
 
 from lars_pto import layerwise, norms, options
+
+
+def _tensorflows(variable) -> tf.Variable:
+    """The variable of TensorFlow that is in one of Keras; its own as it is."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 class _LayerWise(keras.optimizers.Optimizer):
     """Keras's optimizer around a rule of layer-wise rates.
 
     Keras updates variable after variable, but the norms of all are taken at once, where the
-    gradients have just been summed over the workers. From there on a variable's "gradient" is the
-    tuple of its new values, and `update_step` assigns them.
+    gradients have just been summed over the workers. From there on a variable's "gradient" is its
+    change, and `update_step` makes it.
     """
 
     def __init__(self, rule, exclusions, parallel, learning_rate, weight_decay, keras_options):
@@ -34,7 +40,7 @@ class _LayerWise(keras.optimizers.Optimizer):
         return [slot[index] for slot in self._slots]
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        return layerwise.values_for_gradients(
+        return layerwise.changes_for_gradients(
             self._rule,
             [pair for pair in super()._all_reduce_sum_gradients(grads_and_vars) if pair[0] is not None],
             self._slots_of,
@@ -45,10 +51,10 @@ class _LayerWise(keras.optimizers.Optimizer):
         )
 
     def update_step(self, gradient, variable, learning_rate):
-        """Assigns what `_all_reduce_sum_gradients` computed; called by Keras per variable."""
+        """Makes the change that `_all_reduce_sum_gradients` computed; called by Keras per variable."""
         del learning_rate
-        for target, value in zip([variable, *self._slots_of(variable)], gradient, strict=True):
-            self.assign(target, value)
+        weights, *slots = (_tensorflows(v) for v in (variable, *self._slots_of(variable)))
+        layerwise.make(gradient, self._rule, weights, slots)
 
     @property
     def parallel_decision(self):

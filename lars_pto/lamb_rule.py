@@ -62,6 +62,9 @@ class LambRule:
             unbiased_v = v / (1 - tf.pow(tf.constant(self.beta_2, w.dtype), step))
         return Begun(unbiased_m / (tf.sqrt(unbiased_v) + self.epsilon), decay, (m, v))
 
+    def last_step(self, g, sums, learning_rate, decay) -> None:
+        """See `trust_ratio.Rule`: LAMB's is another one."""
+
     def finish(self, w, g, begun, sums, learning_rate, decay):
         """See `trust_ratio.Rule`."""
         del g

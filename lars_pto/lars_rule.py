@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lars_pto.momentum_step import MomentumStep
 from lars_pto.trust_ratio import Begun, trust_ratio
 
 VARIANTS = ("classic", "joint_norm", "after_momentum", "larc", "larc_clip")
@@ -82,28 +83,33 @@ class LarsRule:
             return Begun(g, 0.0, slots)
         direction = g + decay * w
         velocity = self.momentum * slots[0] + direction
-        return Begun(self._look_ahead(velocity, direction), 0.0, (velocity,))
+        ahead = self.momentum * velocity + direction if self.nesterov else velocity
+        return Begun(ahead, 0.0, (velocity,))
 
     def finish(self, w, g, begun, sums, learning_rate, decay):
         """See `trust_ratio.Rule`."""
-        ratio = self._ratio(w.dtype, sums, learning_rate, decay)
         if self.variant == "after_momentum":
+            ratio = self._ratio(w.dtype, sums, learning_rate, decay)
             return w - learning_rate * ratio * begun.measured, begun.slots
-        if self._is_larc and sums is not None:
-            decay = tf.where(sums[1] == 0, tf.zeros([], w.dtype), tf.constant(decay, w.dtype))
-        # Scalars first: each product with a tensor is a pass over memory.
-        rate = ratio if self._is_larc else learning_rate * ratio
-        growth = rate * (g + decay * w)
-        velocity = self.momentum * begun.slots[0] + growth
-        move = self._look_ahead(velocity, growth)
-        return w - (learning_rate * move if self._is_larc else move), (velocity,)
+        step = self.last_step(g, sums, learning_rate, decay)
+        new, velocity = step.values(w, begun.slots[0], self.momentum, self.nesterov)
+        return new, (velocity,)
+
+    def last_step(self, g, sums, learning_rate, decay) -> MomentumStep | None:
+        """See `trust_ratio.Rule`."""
+        if self.variant == "after_momentum":
+            return None
+        ratio = self._ratio(g.dtype, sums, learning_rate, decay)
+        decay = tf.constant(decay, g.dtype)
+        if not self._is_larc:
+            return MomentumStep(g, learning_rate * ratio, tf.ones([], g.dtype), decay)
+        if sums is not None:
+            decay = tf.where(sums[1] == 0, tf.zeros([], g.dtype), decay)
+        return MomentumStep(g, ratio, tf.convert_to_tensor(learning_rate, g.dtype), decay)
 
     @property
     def _is_larc(self) -> bool:
         return self.variant.startswith("larc")
-
-    def _look_ahead(self, velocity, growth):
-        return self.momentum * velocity + growth if self.nesterov else velocity
 
     def _ratio(self, dtype, sums: tf.Tensor | None, learning_rate: Any, decay: float) -> tf.Tensor:
         if sums is None:

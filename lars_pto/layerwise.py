@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lars_pto import momentum_step
+from lars_pto.momentum_step import MomentumStep
 from lars_pto.norms import Measure
 from lars_pto.trust_ratio import Rule
 
@@ -24,6 +26,9 @@ class Layer(NamedTuple):
     gradient: tf.Tensor | tf.IndexedSlices
     slots: tuple[tf.Tensor, ...]
     treatment: Treatment
+
+
+Change = tuple[tf.Tensor, ...] | MomentumStep  # the new values of weights and slots, or what gives them
 
 
 class Exclusions(NamedTuple):
@@ -60,7 +65,7 @@ def _matches(patterns: Sequence[str], path: str) -> bool:
 
 def update_layers(
     rule: Rule, layers: Sequence[Layer], learning_rate: Any, step: Any, measure: Measure
-) -> list[tuple[tf.Tensor, ...]]:
+) -> list[Change]:
     """One step of `rule` for all layers, with one call of `measure` for all norms.
 
     Computes in float32 (float64 for float64 weights). A sparse gradient is the dense one that it
@@ -74,7 +79,8 @@ def update_layers(
       measure: as `norms.sums_of_squares`.
 
     Returns:
-      For each layer (new weights, new slots...), in the dtypes of the old ones.
+      For each layer (new weights, new slots...), in the dtypes of the old ones, or a step that is left to
+      be taken in place.
     """
     inputs, begun = [], []
     for layer in layers:
@@ -94,6 +100,11 @@ def update_layers(
     for i, (layer, (w, g)) in enumerate(zip(layers, inputs, strict=True)):
         rate = tf.cast(tf.convert_to_tensor(learning_rate), w.dtype)
         own = sums[row_of[i]] if i in row_of else None
+        if momentum_step.can_be_taken(layer.weights.dtype):
+            last = rule.last_step(g, own, rate, layer.treatment.decay)
+            if last is not None:
+                results.append(last)
+                continue
         new, slots = rule.finish(w, g, begun[i], own, rate, layer.treatment.decay)
         old = (layer.weights, *layer.slots)
         results.append(
@@ -102,7 +113,7 @@ def update_layers(
     return results
 
 
-def values_for_gradients(
+def changes_for_gradients(
     rule: Rule,
     grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]],
     slots_of: Callable[[tf.Variable], Sequence[tf.Variable]],
@@ -110,8 +121,8 @@ def values_for_gradients(
     learning_rate: Any,
     step: Any,
     measure: Measure,
-) -> list[tuple[tuple[tf.Tensor, ...], tf.Variable]]:
-    """Pairs as Keras has them, with the tuple of a variable's new values in place of its gradient."""
+) -> list[tuple[Change, tf.Variable]]:
+    """Pairs as Keras has them, with a variable's change in place of its gradient."""
     layers = [
         Layer(
             tf.convert_to_tensor(variable),
@@ -121,5 +132,14 @@ def values_for_gradients(
         )
         for gradient, variable in grads_and_vars
     ]
-    updated = update_layers(rule, layers, learning_rate, step, measure)
-    return [(new, variable) for new, (_, variable) in zip(updated, grads_and_vars, strict=True)]
+    changes = update_layers(rule, layers, learning_rate, step, measure)
+    return [(change, variable) for change, (_, variable) in zip(changes, grads_and_vars, strict=True)]
+
+
+def make(change: Change, rule: Rule, weights: tf.Variable, slots: Sequence[tf.Variable]) -> None:
+    """Changes a variable and its slots."""
+    if isinstance(change, MomentumStep):
+        change.take(weights, *slots, rule.momentum, rule.nesterov)
+        return
+    for variable, value in zip([weights, *slots], change, strict=True):
+        variable.assign(value)

@@ -34,7 +34,7 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         return self._slots[self._index_dict[self._var_key(variable)]]
 
     def _internal_apply_gradients(self, grads_and_vars):
-        values = layerwise.values_for_gradients(
+        values = layerwise.changes_for_gradients(
             self._rule,
             grads_and_vars,
             self._slots_of,
@@ -46,9 +46,8 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         return super()._internal_apply_gradients(values)
 
     def update_step(self, gradient, variable):
-        """Assigns what `_internal_apply_gradients` computed; called by tf_keras per variable."""
-        for target, value in zip([variable, *self._slots_of(variable)], gradient, strict=True):
-            target.assign(value)
+        """Makes the change that `_internal_apply_gradients` computed; called by tf_keras per variable."""
+        layerwise.make(gradient, self._rule, variable, self._slots_of(variable))
 
     @property
     def parallel_decision(self):

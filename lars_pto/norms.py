@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 import custom_ops
+from custom_ops.library import on_gpu
 from lars_pto import decision, parallel, partition
 
 MODES = ("auto", "on", "off")
 _LOGGER = logging.getLogger(__name__)
 
-Measure = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[float]], tf.Tensor]
+Measure = Callable[
+    [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[float]], Sequence[tf.Tensor] | tf.Tensor
+]
 
 
 def sums_of_squares(
@@ -35,7 +38,7 @@ def sums_of_squares(
     by_dtype: dict[tf.DType, list[int]] = {}
     for i, w in enumerate(weights):
         by_dtype.setdefault(w.dtype, []).append(i)
-    compute = plain_sums if tf.config.get_visible_devices("GPU") else custom_ops.segmented_norms
+    compute = plain_sums if on_gpu() else custom_ops.segmented_norms
     parts = [
         compute([weights[i] for i in same], [directions[i] for i in same], [decays[i] for i in same])
         for same in by_dtype.values()
@@ -114,8 +117,8 @@ class Norms:
         weights: Sequence[tf.Tensor],
         directions: Sequence[tf.Tensor],
         decays: Sequence[float],
-    ) -> tf.Tensor:
-        """As `sums_of_squares`."""
+    ) -> Sequence[tf.Tensor] | tf.Tensor:
+        """The rows of `sums_of_squares`."""
         if not weights:
             return sums_of_squares([], [], [])
         if self.decision is None:
@@ -125,9 +128,13 @@ class Norms:
                 "divided over the workers" if self.decision.divide else "computed by every worker",
                 self.decision.reason,
             )
-        return (divided_sums if self.decision.divide else sums_of_squares)(
-            weights, directions, decays
-        )
+        if self.decision.divide:
+            return divided_sums(weights, directions, decays)
+        # One by one: a layer's update can follow while the layer is in the processor's cache.
+        return [
+            sums_of_squares([w], [x], [c])[0]
+            for w, x, c in zip(weights, directions, decays, strict=True)
+        ]
 
     def _decide(self, weights, decays) -> decision.Decision:
         if self.mode == "off":

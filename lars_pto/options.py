@@ -16,10 +16,11 @@ class LarsOptions:
     With weights w, gradient g, learning rate γ: r = η‖w‖ / (‖g‖ + λ‖w‖ + ε) per layer,
     v = μv + γ r (g + λw), w -= v; four other published conventions by `variant`, all of them in
     `lars_rule.LarsRule`. Cost per step: one read of all weights and gradients for the norms beside
-    the update itself. A sparse gradient (`tf.IndexedSlices`) counts as the dense one it stands for.
+    the update itself, which on CPUs is one pass in place (but for "after_momentum"). A sparse gradient
+    (`tf.IndexedSlices`) counts as the dense one it stands for.
 
     Not for small batches: SGD with momentum is simpler and as good there. Not with `jit_compile=True`
-    on CPUs: the fused norms have no XLA kernel (Keras does not compile there by itself).
+    on CPUs: the fused operations have no XLA kernel (Keras does not compile there by itself).
 
     Args:
       learning_rate: γ, a float, a schedule or a callable. In units of relative change per step: with

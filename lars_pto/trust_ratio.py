@@ -4,6 +4,8 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from lars_pto.momentum_step import MomentumStep
+
 
 class Begun(NamedTuple):
     """What a rule wants measured before it can finish the update of one tensor.
@@ -66,6 +68,11 @@ class Rule(Protocol):
         Returns:
           (the new weights, the new slots).
         """
+
+    def last_step(
+        self, g: tf.Tensor, sums: tf.Tensor | None, learning_rate: Any, decay: float
+    ) -> MomentumStep | None:
+        """The part that comes after, where it is a step of momentum with the first slot; else None."""
 
 
 def trust_ratio(

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-MEMORY = 9 << 30  # bytes that all workers' tables, gradients and one more copy may take together
+MEMORY = 6 << 30  # bytes that all workers' tables, gradients and one more copy may take together
 COPIES = 3
 
 

@@ -1,8 +1,9 @@
-"""A worker: ways of training one model, in turns."""
+"""A worker: ways of training models, in turns."""
 
 import argparse
 import dataclasses
 import json
+from collections.abc import Iterable
 
 import keras
 import tensorflow as tf
@@ -67,39 +68,48 @@ def tune(model: keras.Model, workers: int) -> dict[str, float]:
     rows = tf.data.Dataset.from_tensors((x, y)).unbatch().repeat().batch(workers * ROWS)
     tuner = model.distribute_strategy.extended.chunked.tuner_of(model)
     while not tuner.is_done:
-        model.fit(rows, steps_per_epoch=100, verbose=0)
+        model.fit(rows, steps_per_epoch=20, verbose=0)
     return {str(size): seconds for size, seconds in tuner.trials.seconds.items()}
+
+
+def measured(model_name: str, names: Iterable[str], rounds: int, steps: int, comm: Collectives) -> dict:
+    """All there is to say of one model."""
+    topology = comm.topology
+    keras.backend.clear_session()
+    ways = {name: method(name, model_name, comm) for name in names}
+    batch = data()
+    weights = {name: after_some_steps(model, step, batch) for name, (model, step) in ways.items()}
+    trials = tune(ways[TUNED][0], topology.num_workers) if TUNED in ways else {}
+    to_time = {name: step for name, (_, step) in ways.items()}
+    told = training.tell_of(topology.rank)
+    seconds = training.time_rounds(to_time, batch, rounds, steps, told, comm.barrier)
+    return {
+        "bytes": models.num_bytes(model_name),
+        "forward": models.forward_seconds(model_name),
+        "trials": trials,
+        "weights": weights,
+        "seconds": seconds,
+    }
 
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output")
-    parser.add_argument("--model", choices=models.MODELS, required=True)
+    parser.add_argument("--models", choices=models.MODELS, nargs="+", required=True)
     parser.add_argument("--horovod", action="store_true", help="only Horovod's tape, by its settings")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     args = parser.parse_args()
     strategy = tss.SparseStrategy()
-    comm, topology = Collectives(strategy.topology), strategy.topology
-    links = link_measurement.measure(comm)
-    names = [HOROVOD] if args.horovod else OURS
-    ways = {name: method(name, args.model, comm) for name in names}
-    batch = data()
-    weights = {name: after_some_steps(model, step, batch) for name, (model, step) in ways.items()}
-    trials = tune(ways[TUNED][0], topology.num_workers) if TUNED in ways else {}
-    steps = {name: step for name, (_, step) in ways.items()}
-    told = training.tell_of(topology.rank)
-    seconds = training.time_rounds(steps, batch, args.rounds, args.steps, told, comm.barrier)
-    if topology.rank == 0:
-        found = {
-            "links": dataclasses.asdict(links),
-            "bytes": models.num_bytes(args.model),
-            "forward": models.forward_seconds(args.model),
-            "trials": trials,
-            "weights": weights,
-            "seconds": seconds,
-        }
+    comm = Collectives(strategy.topology)
+    links = dataclasses.asdict(link_measurement.measure(comm))
+    names = [HOROVOD] if args.horovod else list(OURS)
+    found = {
+        model: {"links": links, **measured(model, names, args.rounds, args.steps, comm)}
+        for model in args.models
+    }
+    if strategy.topology.rank == 0:
         with open(args.output, "w") as file:
             json.dump(found, file)
     comm.barrier()

@@ -1,1 +1,1 @@
-"""What do the norms of LARS cost, and when does dividing them over the workers pay?"""
+"""What does LARS cost, and when does dividing its norms over the workers pay?"""

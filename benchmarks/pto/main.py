@@ -1,4 +1,4 @@
-"""What do the norms of LARS cost, and when does dividing them over the workers pay?
+"""What does LARS cost, and when does dividing its norms over the workers pay?
 
 make bench-pto                         measures three models on 1 to 8 workers, publishes; root, Linux
 python -m benchmarks.pto.main --quick  ResNet-50 on 1 and 2 workers; prints only
@@ -12,7 +12,7 @@ from tf_sparse_strategy.cluster import Netlab
 
 WORKERS = (1, 2, 4, 8)
 MEMORY = 10 << 30  # bytes that all workers' tensors may take together
-ROUNDS = {"norms": 20, "steps": 5}
+ROUNDS = {"norms": 50, "steps": 10}
 # What a worker holds per element. Norms: weights and gradients, as numpy's and as TensorFlow's. Steps: start,
 # gradients, two sets of weights, a velocity for each of six optimizers, what moved in the first steps.
 BYTES_PER_ELEMENT = {"norms": 2 * (4 + 4), "steps": 4 * (1 + 1 + 2 + 6 + 2)}

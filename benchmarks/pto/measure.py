@@ -15,7 +15,6 @@ import tf_sparse_strategy as tss
 from benchmarks.pto import layers, peers
 from lars_pto import norms
 
-ROUNDS = 20
 RATE = 1.0  # of LARS; with equal gradients in every round no weight runs away
 LEGACY = ("LARS of tf-models-official",)  # of tf_keras: take TensorFlow's variables and build themselves
 
@@ -57,7 +56,7 @@ def norms_experiment(shapes, rounds, strategy) -> dict:
         "l2_loss per tensor": norms.plain_sums,
         "fused": norms.sums_of_squares,
         "divided": norms.divided_sums,
-        "auto": auto,
+        "auto": lambda *layers: tf.stack(auto(*layers)),
     }
     functions = {
         name: tf.function(
@@ -80,12 +79,12 @@ def steps_experiment(shapes, rounds, strategy) -> dict:
         "SGD with momentum": lambda: keras.optimizers.SGD(1e-6, momentum=0.9),
         "LARS by Keras operations": lambda: peers.PlainLARS(RATE),
         "LARS of tf-models-official": peers.official_lars(RATE, "vector"),
-        "LARS, fused norms": lambda: ours(parallel="off"),
-        "LARS, fused norms + PTO": lambda: ours(parallel="on"),
+        "LARS, fused": lambda: ours(parallel="off"),
+        "LARS, fused + PTO": lambda: ours(parallel="on"),
         "LARS, auto": lambda: ours(),
     }
     if strategy.num_replicas_in_sync == 1:
-        del makers["LARS, fused norms + PTO"], makers["LARS, auto"]  # the same there
+        del makers["LARS, fused + PTO"], makers["LARS, auto"]  # the same there
     makers = {name: (strategy, make) for name, make in makers.items() if make is not None}
     if strategy.num_replicas_in_sync > 1:
         sharded = tss.SparseStrategy(overlap=tss.overlap.ShardedUpdate())
@@ -127,7 +126,7 @@ def main() -> None:
     parser.add_argument("output")
     parser.add_argument("experiment", choices=("norms", "steps"))
     parser.add_argument("model", choices=layers.MODELS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, required=True)
     args = parser.parse_args()
     strategy = tss.SparseStrategy()
     experiment = {"norms": norms_experiment, "steps": steps_experiment}[args.experiment]

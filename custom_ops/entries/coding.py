@@ -7,7 +7,8 @@ with l = floor(log2 N/K), and then U = K + ((N - 1) >> l).
 
 import tensorflow as tf
 
-from custom_ops.entries.entries import on_gpu, operations
+from custom_ops.entries.entries import operations
+from custom_ops.library import on_gpu
 
 
 def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Tensor:

@@ -3,14 +3,9 @@
 
 import tensorflow as tf
 
-from custom_ops.library import library
+from custom_ops.library import library, on_gpu
 
 operations = library(__file__)
-
-
-def on_gpu() -> bool:
-    """Whether tensors may be where these operations have no kernels."""
-    return bool(tf.config.get_visible_devices("GPU"))
 
 
 def sum_entries(

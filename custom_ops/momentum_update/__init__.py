@@ -1,0 +1,1 @@
+"""One step of momentum in one pass over memory."""

@@ -1,0 +1,90 @@
+"""Momentum in place and by values: the same bits, alone and under LARS."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lars_pto
+from lars_pto import momentum_step
+from lars_pto.lars_rule import VARIANTS
+from lars_pto.momentum_step import MomentumStep
+
+
+def scalars(dtype, *numbers):
+    return [tf.constant(number, dtype) for number in numbers]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 333)])
+def test_taken_is_its_values(shape, dtype, nesterov):
+    w, v, g = np.random.default_rng(1).standard_normal((3, *shape)).astype(dtype)
+    step = MomentumStep(tf.constant(g), *scalars(dtype, 0.3, 0.7, 0.01))
+    expected = step.values(tf.constant(w), tf.constant(v), 0.9, nesterov)
+    variables = tf.Variable(w), tf.Variable(v)
+    step.take(*variables, 0.9, nesterov)
+    for variable, value in zip(variables, expected, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+def trained(variant, nesterov):
+    """Weights after some steps: layers with and without a rate of their own, and one without gradient."""
+    rng = np.random.default_rng(2)
+    start = [rng.standard_normal(shape, np.float32) for shape in [(40, 30), (30,), (7, 5)]]
+    variables = [keras.Variable(w, name=f"layer{i}") for i, w in enumerate(start)]
+    optimizer = lars_pto.LARS(0.5, weight_decay=0.01, variant=variant, nesterov=nesterov)
+    optimizer.build(variables)
+
+    @tf.function
+    def apply(*gradients):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    for _ in range(4):
+        gradients = [rng.standard_normal(w.shape, np.float32) for w in start[:2]]
+        apply(*map(tf.constant, gradients), tf.zeros([7, 5]))
+    return [v.numpy() for v in variables]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lars_in_place_is_lars_by_values(monkeypatch, variant, nesterov):
+    in_place = trained(variant, nesterov)
+    monkeypatch.setattr(momentum_step, "can_be_taken", lambda dtype: False)
+    for one, other in zip(in_place, trained(variant, nesterov), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_wrong_factor_shows(monkeypatch):
+    """Negative control."""
+    right = trained("classic", False)
+    take = MomentumStep.take
+    monkeypatch.setattr(MomentumStep, "take", lambda step, w, v, momentum, _: take(step, w, v, 0.8, False))
+    assert not np.array_equal(right[0], trained("classic", False)[0])
+
+
+def test_where_steps_are_taken_in_place(monkeypatch):
+    dtypes = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+    assert [d for d in dtypes if momentum_step.can_be_taken(d)] == [tf.float32, tf.float64]
+    monkeypatch.setattr(momentum_step, "on_gpu", lambda: True)
+    assert not momentum_step.can_be_taken(tf.float32)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_variables_keep_their_memory(monkeypatch, in_place):
+    """Nobody else holds their values; by values, the control, they are elsewhere after each step."""
+    monkeypatch.setattr(momentum_step, "can_be_taken", lambda dtype: in_place)
+    variable = keras.Variable(np.ones((1000, 100), np.float32))
+    optimizer = lars_pto.LARS(0.1)
+    optimizer.build([variable])
+    apply = tf.function(lambda g: optimizer.apply_gradients([(g, variable)]))
+    gradient = tf.ones([1000, 100])
+    apply(gradient)
+    before = address(variable)
+    apply(gradient)
+    assert (address(variable) == before) == in_place
+
+
+def address(variable) -> int:
+    """Where the variable's value lies: a view does not copy it."""
+    return np.asarray(memoryview(variable.value.read_value())).ctypes.data
