@@ -14,7 +14,7 @@ def _tensorflows(variable) -> tf.Variable:
 class _LayerWise(keras.optimizers.Optimizer):
     """Keras's optimizer around a rule of layer-wise rates.
 
-    Keras updates variable after variable, but the norms of all are taken at once, where the
+    Keras updates variable after variable, but the norms of all are taken before, where the
     gradients have just been summed over the workers. From there on a variable's "gradient" is its
     change, and `update_step` makes it.
     """
@@ -54,7 +54,7 @@ class _LayerWise(keras.optimizers.Optimizer):
         """Makes the change that `_all_reduce_sum_gradients` computed; called by Keras per variable."""
         del learning_rate
         weights, *slots = (_tensorflows(v) for v in (variable, *self._slots_of(variable)))
-        layerwise.make(gradient, self._rule, weights, slots)
+        layerwise.make(gradient, weights, slots)
 
     @property
     def parallel_decision(self):

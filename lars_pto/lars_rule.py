@@ -91,8 +91,7 @@ class LarsRule:
         if self.variant == "after_momentum":
             ratio = self._ratio(w.dtype, sums, learning_rate, decay)
             return w - learning_rate * ratio * begun.measured, begun.slots
-        step = self.last_step(g, sums, learning_rate, decay)
-        new, velocity = step.values(w, begun.slots[0], self.momentum, self.nesterov)
+        new, velocity = self.last_step(g, sums, learning_rate, decay).values(w, begun.slots[0])
         return new, (velocity,)
 
     def last_step(self, g, sums, learning_rate, decay) -> MomentumStep | None:
@@ -101,11 +100,12 @@ class LarsRule:
             return None
         ratio = self._ratio(g.dtype, sums, learning_rate, decay)
         decay = tf.constant(decay, g.dtype)
-        if not self._is_larc:
-            return MomentumStep(g, learning_rate * ratio, tf.ones([], g.dtype), decay)
-        if sums is not None:
-            decay = tf.where(sums[1] == 0, tf.zeros([], g.dtype), decay)
-        return MomentumStep(g, ratio, tf.convert_to_tensor(learning_rate, g.dtype), decay)
+        rate, scale = learning_rate * ratio, None
+        if self._is_larc:
+            rate, scale = ratio, tf.convert_to_tensor(learning_rate, g.dtype)
+            if sums is not None:
+                decay = tf.where(sums[1] == 0, tf.zeros([], g.dtype), decay)
+        return MomentumStep(g, rate, scale, decay, self.momentum, self.nesterov)
 
     @property
     def _is_larc(self) -> bool:

@@ -136,10 +136,10 @@ def changes_for_gradients(
     return [(change, variable) for change, (_, variable) in zip(changes, grads_and_vars, strict=True)]
 
 
-def make(change: Change, rule: Rule, weights: tf.Variable, slots: Sequence[tf.Variable]) -> None:
+def make(change: Change, weights: tf.Variable, slots: Sequence[tf.Variable]) -> None:
     """Changes a variable and its slots."""
     if isinstance(change, MomentumStep):
-        change.take(weights, *slots, rule.momentum, rule.nesterov)
+        change.take(weights, *slots)
         return
     for variable, value in zip([weights, *slots], change, strict=True):
         variable.assign(value)

@@ -2,6 +2,7 @@
 
 import tf_keras
 
+from custom_ops.library import on_gpu
 from lars_pto import layerwise, norms, options
 
 
@@ -12,6 +13,8 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         name = keras_options.pop("name", None) or type(self).__name__
         super().__init__(name=name, weight_decay=weight_decay, **keras_options)
         self._learning_rate = self._build_learning_rate(learning_rate)
+        # A GPU that is there but hidden makes tf_keras compile updates, for a CPU that cannot compile ours.
+        self.jit_compile = self.jit_compile and on_gpu()
         self._rule, self._exclusions = rule, exclusions
         self._norms = norms.Norms(parallel)
 
@@ -47,7 +50,7 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable):
         """Makes the change that `_internal_apply_gradients` computed; called by tf_keras per variable."""
-        layerwise.make(gradient, self._rule, variable, self._slots_of(variable))
+        layerwise.make(gradient, variable, self._slots_of(variable))
 
     @property
     def parallel_decision(self):

@@ -16,27 +16,31 @@ class MomentumStep(NamedTuple):
     Attributes:
       gradient: g, of the shape of w.
       rate: a scalar tensor.
-      scale: a scalar tensor.
+      scale: a scalar tensor; None for 1, which would cost a pass over memory.
       decay: a scalar tensor.
+      momentum: a number.
+      nesterov: whether the step looks one step ahead.
     """
 
     gradient: tf.Tensor
     rate: tf.Tensor
-    scale: tf.Tensor
+    scale: tf.Tensor | None
     decay: tf.Tensor
+    momentum: float
+    nesterov: bool
 
-    def values(
-        self, w: tf.Tensor, v: tf.Tensor, momentum: float, nesterov: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def values(self, w: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The new w and v."""
         growth = self.rate * (self.gradient + self.decay * w)
-        velocity = momentum * v + growth
-        return w - self.scale * (momentum * velocity + growth if nesterov else velocity), velocity
+        velocity = self.momentum * v + growth
+        move = self.momentum * velocity + growth if self.nesterov else velocity
+        return w - (move if self.scale is None else self.scale * move), velocity
 
-    def take(self, weights: tf.Variable, velocity: tf.Variable, momentum: float, nesterov: bool) -> None:
+    def take(self, weights: tf.Variable, velocity: tf.Variable) -> None:
         """Gives two variables their new `values`, the same bits, in one pass over their memory."""
+        scale = 1.0 if self.scale is None else self.scale
         custom_ops.momentum_update(
-            weights, velocity, self.gradient, self.rate, self.scale, momentum, self.decay, nesterov
+            weights, velocity, self.gradient, self.rate, scale, self.momentum, self.decay, self.nesterov
         )
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 import custom_ops
@@ -47,6 +48,18 @@ def sums_of_squares(
         return parts[0]
     order = [i for same in by_dtype.values() for i in same]
     return tf.gather(tf.concat(parts, axis=0), sorted(range(len(order)), key=order.__getitem__))
+
+
+def sums_layer_by_layer(
+    weights: Sequence[tf.Tensor], directions: Sequence[tf.Tensor], decays: Sequence[float]
+) -> list[tf.Tensor]:
+    """The rows of `sums_of_squares`, by an operation for each layer.
+
+    A layer's update then waits for no other layer, and may find it in the processor's cache.
+    """
+    return [
+        sums_of_squares([w], [x], [c])[0] for w, x, c in zip(weights, directions, decays, strict=True)
+    ]
 
 
 def plain_sums(
@@ -130,11 +143,7 @@ class Norms:
             )
         if self.decision.divide:
             return divided_sums(weights, directions, decays)
-        # One by one: a layer's update can follow while the layer is in the processor's cache.
-        return [
-            sums_of_squares([w], [x], [c])[0]
-            for w, x, c in zip(weights, directions, decays, strict=True)
-        ]
+        return sums_layer_by_layer(weights, directions, decays)
 
     def _decide(self, weights, decays) -> decision.Decision:
         if self.mode == "off":
@@ -159,8 +168,10 @@ def _measured(weights, decays) -> decision.Decision:
         buffers = [tf.zeros(w.shape, w.dtype) for w in weights]
         others = [tf.zeros(w.shape, w.dtype) for w in weights]
         seconds = []
-        for method in (sums_of_squares, divided_sums):
+        for method in (sums_layer_by_layer, divided_sums):
             run = tf.function(lambda w, x, method=method: method(w, x, decays))
-            seconds.append(decision.median_seconds(lambda run=run: run(buffers, others).numpy()))
+            # To NumPy: an accelerator returns before it is done.
+            done = lambda run=run: tf.nest.map_structure(np.array, run(buffers, others))  # noqa: E731
+            seconds.append(decision.median_seconds(done))
         times = context.all_gather(tf.constant([seconds], tf.float64), axis=0).numpy()
     return decision.decide(times[:, 0].tolist(), times[:, 1].tolist())

@@ -11,25 +11,23 @@ from lars_pto.lars_rule import VARIANTS
 from lars_pto.momentum_step import MomentumStep
 
 
-def scalars(dtype, *numbers):
-    return [tf.constant(number, dtype) for number in numbers]
-
-
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 333)])
-def test_taken_is_its_values(shape, dtype, nesterov):
+def test_taken_is_its_values(shape, dtype, nesterov, scaled):
     w, v, g = np.random.default_rng(1).standard_normal((3, *shape)).astype(dtype)
-    step = MomentumStep(tf.constant(g), *scalars(dtype, 0.3, 0.7, 0.01))
-    expected = step.values(tf.constant(w), tf.constant(v), 0.9, nesterov)
+    rate, scale, decay = (tf.constant(number, dtype) for number in (0.3, 0.7, 0.01))
+    step = MomentumStep(tf.constant(g), rate, scale if scaled else None, decay, 0.9, nesterov)
+    expected = step.values(tf.constant(w), tf.constant(v))
     variables = tf.Variable(w), tf.Variable(v)
-    step.take(*variables, 0.9, nesterov)
+    step.take(*variables)
     for variable, value in zip(variables, expected, strict=True):
         np.testing.assert_array_equal(variable, value)
 
 
 def trained(variant, nesterov):
-    """Weights after some steps: layers with and without a rate of their own, and one without gradient."""
+    """Weights and velocities after some steps, of layers with and without their own rate."""
     rng = np.random.default_rng(2)
     start = [rng.standard_normal(shape, np.float32) for shape in [(40, 30), (30,), (7, 5)]]
     variables = [keras.Variable(w, name=f"layer{i}") for i, w in enumerate(start)]
@@ -43,12 +41,13 @@ def trained(variant, nesterov):
     for _ in range(4):
         gradients = [rng.standard_normal(w.shape, np.float32) for w in start[:2]]
         apply(*map(tf.constant, gradients), tf.zeros([7, 5]))
-    return [v.numpy() for v in variables]
+    return [v.numpy() for v in (*variables, *optimizer.variables)]
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_lars_in_place_is_lars_by_values(monkeypatch, variant, nesterov):
+    assert momentum_step.can_be_taken(tf.float32)
     in_place = trained(variant, nesterov)
     monkeypatch.setattr(momentum_step, "can_be_taken", lambda dtype: False)
     for one, other in zip(in_place, trained(variant, nesterov), strict=True):
@@ -59,7 +58,7 @@ def test_a_wrong_factor_shows(monkeypatch):
     """Negative control."""
     right = trained("classic", False)
     take = MomentumStep.take
-    monkeypatch.setattr(MomentumStep, "take", lambda step, w, v, momentum, _: take(step, w, v, 0.8, False))
+    monkeypatch.setattr(MomentumStep, "take", lambda step, w, v: take(step._replace(momentum=0.8), w, v))
     assert not np.array_equal(right[0], trained("classic", False)[0])
 
 

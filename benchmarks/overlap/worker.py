@@ -72,7 +72,7 @@ def tune(model: keras.Model, workers: int) -> dict[str, float]:
     return {str(size): seconds for size, seconds in tuner.trials.seconds.items()}
 
 
-def measured(model_name: str, names: Iterable[str], rounds: int, steps: int, comm: Collectives) -> dict:
+def measured(model_name: str, names: Iterable[str], args: argparse.Namespace, comm: Collectives) -> dict:
     """All there is to say of one model."""
     topology = comm.topology
     keras.backend.clear_session()
@@ -82,7 +82,10 @@ def measured(model_name: str, names: Iterable[str], rounds: int, steps: int, com
     trials = tune(ways[TUNED][0], topology.num_workers) if TUNED in ways else {}
     to_time = {name: step for name, (_, step) in ways.items()}
     told = training.tell_of(topology.rank)
-    seconds = training.time_rounds(to_time, batch, rounds, steps, told, comm.barrier)
+    for step in to_time.values():
+        for _ in range(args.warm_up):
+            step(*batch)
+    seconds = training.time_rounds(to_time, batch, args.rounds, args.steps, told, comm.barrier)
     return {
         "bytes": models.num_bytes(model_name),
         "forward": models.forward_seconds(model_name),
@@ -98,6 +101,7 @@ def main() -> None:
     parser.add_argument("output")
     parser.add_argument("--models", choices=models.MODELS, nargs="+", required=True)
     parser.add_argument("--horovod", action="store_true", help="only Horovod's tape, by its settings")
+    parser.add_argument("--warm_up", type=int, default=0, help="steps of each way before any is timed")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     args = parser.parse_args()
@@ -106,8 +110,7 @@ def main() -> None:
     links = dataclasses.asdict(link_measurement.measure(comm))
     names = [HOROVOD] if args.horovod else list(OURS)
     found = {
-        model: {"links": links, **measured(model, names, args.rounds, args.steps, comm)}
-        for model in args.models
+        model: {"links": links, **measured(model, names, args, comm)} for model in args.models
     }
     if strategy.topology.rank == 0:
         with open(args.output, "w") as file:

@@ -11,7 +11,7 @@ from benchmarks.pto import layers, tables
 from tf_sparse_strategy.cluster import Netlab
 
 WORKERS = (1, 2, 4, 8)
-MEMORY = 10 << 30  # bytes that all workers' tensors may take together
+MEMORY = 17 << 30  # bytes that all workers' tensors may take together
 ROUNDS = {"norms": 50, "steps": 10}
 # What a worker holds per element. Norms: weights and gradients, as numpy's and as TensorFlow's. Steps: start,
 # gradients, two sets of weights, a velocity for each of six optimizers, what moved in the first steps.

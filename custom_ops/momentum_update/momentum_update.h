@@ -4,7 +4,8 @@
 //   growth   = rate (g + decay w)
 //   velocity = momentum v + growth
 //   weight   = w - scale (nesterov ? momentum velocity + growth : velocity)
-// Each element is by itself: the result depends neither on threads nor on the instruction set.
+// Each element is by itself: the result depends neither on threads nor on the instruction set, but for
+// denormal numbers, which the threads of TensorFlow take for zero and others may not.
 
 #ifndef CUSTOM_OPS_MOMENTUM_UPDATE_MOMENTUM_UPDATE_H_
 #define CUSTOM_OPS_MOMENTUM_UPDATE_MOMENTUM_UPDATE_H_

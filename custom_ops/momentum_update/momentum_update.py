@@ -23,9 +23,9 @@ def momentum_update(
 
         u = rate (g + decay w),   v = momentum v + u,   w -= scale (momentum v + u if nesterov else v)
 
-    rounded after each operation, as TensorFlow's own would: the same bits. Cost: one read of the three, one
-    write of w and v; no other memory, unless somebody still holds a value that was read from a variable: that
-    stays as it is, and the new one lies elsewhere. CPU only; no gradient.
+    rounded after each operation, as TensorFlow's own would: the same bits, denormals apart. Cost: one read of
+    the three, one write of w and v; no other memory, unless somebody still holds a value that was read from a
+    variable: that stays as it is, and the new one lies elsewhere. CPU only; no gradient.
 
     When not to use it: under XLA (`jit_compile=True`), which has no kernel for it and fuses such steps
     itself.

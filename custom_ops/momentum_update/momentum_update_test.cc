@@ -3,7 +3,6 @@
 #include "custom_ops/momentum_update/momentum_update.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>

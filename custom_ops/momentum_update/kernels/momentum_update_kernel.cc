@@ -36,13 +36,17 @@ class MomentumUpdateOp : public OpKernel {
                 errors::InvalidArgument("weights are ", old_w.DebugString(0), ", velocity ", old_v.DebugString(0),
                                         ", gradient ", g.DebugString(0), "; dtypes and shapes must agree"));
     momentum_update::Factors<T> factors;
-    T* const scalars[] = {&factors.rate, &factors.scale, &factors.momentum, &factors.decay};
-    for (int i = 0; i < 4; ++i) {
-      const Tensor& scalar = context->input(3 + i);
-      OP_REQUIRES(context, TensorShapeUtils::IsScalar(scalar.shape()),
-                  errors::InvalidArgument("factor ", i, " has shape ", scalar.shape().DebugString(),
+    const std::pair<const char*, T*> scalars[] = {{"rate", &factors.rate},
+                                                  {"scale", &factors.scale},
+                                                  {"momentum", &factors.momentum},
+                                                  {"decay", &factors.decay}};
+    for (const auto& [name, factor] : scalars) {
+      const Tensor* scalar;
+      OP_REQUIRES_OK(context, context->input(name, &scalar));
+      OP_REQUIRES(context, TensorShapeUtils::IsScalar(scalar->shape()),
+                  errors::InvalidArgument(name, " has shape ", scalar->shape().DebugString(),
                                           "; it must be a scalar"));
-      *scalars[i] = scalar.scalar<T>()();
+      *factor = scalar->template scalar<T>()();
     }
     factors.nesterov = nesterov_;
     Tensor new_w, new_v;
@@ -64,7 +68,7 @@ class MomentumUpdateOp : public OpKernel {
   // Memory for a variable's new value: its own, unless somebody who has read the old value still holds it.
   static absl::Status Writable(OpKernelContext* context, Var* variable, Tensor* value) {
     const Tensor& old = *variable->tensor();
-    if (!variable->copy_on_read_mode && !old.RefCountIsOne()) {
+    if (!old.RefCountIsOne()) {
       return context->allocate_temp(old.dtype(), old.shape(), value);
     }
     *value = old;
