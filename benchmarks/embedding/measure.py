@@ -1,7 +1,6 @@
 """A worker: times the table's part of a training step, each way once per round, in turn."""
 
 import argparse
-import gc
 import json
 import time
 
@@ -30,15 +29,17 @@ def gradient_of(rows):
     return rows
 
 
-def initial(setting) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal((setting.rows, setting.columns), np.float32)
+def initializer() -> keras.initializers.Initializer:
+    """Of every way's table. The values themselves, handed to a layer, would stay in its configuration."""
+    return keras.initializers.RandomNormal(stddev=1.0, seed=0)
 
 
 def trained_by_keras(strategy, setting, way):
     """(the step as a function of ids, the function that reads whole rows of the table)."""
     kind = tss.layers.ShardedEmbedding if way == "columns" else keras.layers.Embedding
     with strategy.scope():
-        layer = kind(setting.rows, setting.columns, weights=initial(setting))
+        layer = kind(setting.rows, setting.columns, embeddings_initializer=initializer())
+        layer.build()
         optimizer = keras.optimizers.SGD(RATE)
         optimizer.build(layer.trainable_variables)
 
@@ -58,7 +59,8 @@ def predict(strategy, layer, ids):
 
 
 def trained_by_rows(strategy, setting):
-    table = RowPartition(initial(setting), strategy.extended.collectives)
+    whole = initializer()((setting.rows, setting.columns))
+    table = RowPartition(whole, strategy.extended.collectives)
     step = tf.function(lambda ids: table.step(ids, gradient_of, RATE))
     return step, lambda ids: table.step(ids, tf.zeros_like, RATE).numpy()
 
@@ -122,7 +124,6 @@ def main() -> None:
     }
     reference, probe = None, tf.constant(ids[0])
     for way in [w for w in ("columns", *SENT, "by rows") if w not in args.without]:
-        gc.collect()
         before = memory.resident()
         make = trained_by_rows if way == "by rows" else trained_by_keras
         step, read = make(strategy, setting, *([way] if make is trained_by_keras else []))
