@@ -1,6 +1,6 @@
 """What does a step of a large embedding table cost, divided by columns and in four other ways?
 
-make bench-embedding                         three tables on 2, 4 and 8 workers, publishes; hours; root, Linux
+make bench-embedding                         three tables; 2, 4 and 8 workers; publishes; an hour; root, Linux
 python -m benchmarks.embedding.main --quick  a small table on 2 workers; prints only
 """
 
@@ -13,15 +13,17 @@ RATE = "200mbit"
 
 
 def measure(quick: bool) -> dict:
-    """One job per table and placement."""
-    jobs = []
+    """Two jobs per table and placement: one for times and bytes, one for memory, which is not shared."""
+    jobs, held = [], []
     for nodes, local in PLACES[:1] if quick else PLACES:
         with Netlab(nodes, local, RATE) as lab:
-            for name in settings.QUICK if quick else settings.SETTINGS:
-                more = ["--quick", "--rounds", "3"] if quick else []
+            for name in settings.names(quick):
+                more = ["--quick"] if quick else []
+                held.append(cluster.run(lab, "benchmarks.embedding.held", name, *more))
+                more += ["--rounds", "3"] if quick else []
                 job = cluster.run(lab, "benchmarks.embedding.measure", name, *more)
                 jobs.append({"nodes": nodes, **job})
-    return {"jobs": jobs}
+    return {"jobs": jobs, "held": held}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from benchmarks.embedding import memory, settings
+from benchmarks.embedding import settings
 from benchmarks.embedding.row_partition import RowPartition
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.embedding import placement
@@ -105,29 +105,22 @@ def main() -> None:
     strategy = tss.SparseStrategy()
     comm = strategy.extended.collectives
     workers = comm.topology.num_workers
-    known = settings.QUICK if args.quick else settings.SETTINGS
-    setting = known[args.setting].fitted(workers)
+    setting = settings.of(args.setting, args.quick).fitted(workers)
     ids = settings.batches(setting, args.rounds + 1, comm.topology.rank)
     links = link_measurement.measure(comm) if workers > 1 else placement.BY_BYTES
     distinct = int(np.mean([np.unique(batch).size for batch in ids]))
     found = {
-        "setting": args.setting,
+        **settings.facts(args.setting, setting),
         "workers": workers,
-        "rows": setting.rows,
-        "columns": setting.columns,
-        "ids": setting.ids,
         "distinct": distinct,
         "predicted": predictions(setting, comm.topology, distinct, links),
         "seconds": {},
         "bytes": {},
-        "memory": {},
     }
     reference, probe = None, tf.constant(ids[0])
     for way in [w for w in ("columns", *SENT, "by rows") if w not in args.without]:
-        before = memory.resident()
         make = trained_by_rows if way == "by rows" else trained_by_keras
         step, read = make(strategy, setting, *([way] if make is trained_by_keras else []))
-        memory.forget_peak()
         measured = [timed(comm, step, ids[0])]
         rows = read(probe)
         reference = rows if reference is None else reference
@@ -139,7 +132,6 @@ def main() -> None:
                 measured.append(timed(comm, step, batch))
         found["seconds"][way] = [seconds for seconds, _ in measured]
         found["bytes"][way] = int(np.mean([sent for _, sent in measured]))
-        found["memory"][way] = memory.peak() - before
         del step, read
     if comm.topology.rank == 0:
         with open(args.output, "w") as file:

@@ -27,7 +27,22 @@ SETTINGS = {
     "NMT": Setting(rows=32_000, columns=1024, ids=128 * 64),
     "recommender": Setting(rows=10_000_000, columns=64, ids=4096 * 16),
 }
-QUICK = {"LM": Setting(rows=20_000, columns=64, ids=512)}
+_QUICK = {"LM": Setting(rows=20_000, columns=64, ids=512)}
+
+
+def of(name: str, quick: bool) -> Setting:
+    """The setting of that name, or one to see that it works."""
+    return (_QUICK if quick else SETTINGS)[name]
+
+
+def names(quick: bool) -> list[str]:
+    """Of all settings."""
+    return list(_QUICK if quick else SETTINGS)
+
+
+def facts(name: str, setting: Setting) -> dict:
+    """What the records say of it."""
+    return {"setting": name, "rows": setting.rows, "columns": setting.columns, "ids": setting.ids}
 
 
 def batches(setting: Setting, count: int, rank: int) -> np.ndarray:
