@@ -22,11 +22,11 @@ def test_same_as_one_process(comm, strategy, optimizer):
         oracle.assert_identical(comm, value)
 
 
-def assert_drawn_whole(topology, strategy):
+def assert_drawn_whole(topology, strategy, initializer=keras.initializers.GlorotNormal):
     with strategy.scope():
-        layer = tss.layers.ShardedEmbedding(7, 5, keras.initializers.GlorotNormal(seed=3))
+        layer = tss.layers.ShardedEmbedding(7, 5, initializer(seed=3))
         layer.build()
-    whole = np.array(keras.initializers.GlorotNormal(seed=3)((7, 5)))
+    whole = np.array(initializer(seed=3)((7, 5)))
     np.testing.assert_array_equal(layer.get_weights()[0], whole)
     assert layer.count_params() == 35
     first, end = layer._embeddings.value.partition.bounds(topology.rank)
@@ -36,6 +36,22 @@ def assert_drawn_whole(topology, strategy):
 def test_initial_values_are_those_of_a_whole_table(topology, strategy):
     """Drawn at global shape: glorot's scale depends on it."""
     assert_drawn_whole(topology, strategy)
+
+
+@pytest.mark.parametrize("initializer", [keras.initializers.RandomUniform, keras.initializers.RandomNormal])
+def test_tables_that_are_drawn_in_pieces_are_those_of_a_whole_table(
+    topology, strategy, monkeypatch, initializer
+):
+    monkeypatch.setattr(slices, "CHUNK", 3 * 5)  # elements: three rows at a time
+    assert_drawn_whole(topology, strategy, initializer)
+
+
+def test_the_first_workers_seed_is_everyones(topology, strategy):
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(7, 5, keras.initializers.RandomUniform(seed=topology.rank))
+        layer.build()
+    whole = keras.initializers.RandomUniform(seed=0)((7, 5))
+    np.testing.assert_array_equal(layer.get_weights()[0], whole)
 
 
 def test_a_draw_per_worker_is_found(topology, partners, strategy, monkeypatch):

@@ -148,6 +148,14 @@ class Slices:
             variable.owner = self.delayed
         self._made.append(weakref.ref(variable))
 
+    def kept(self, draw: Callable[[int, int], tf.Tensor], partition: ColumnPartition) -> tf.Tensor:
+        """This worker's columns of the float32 table whose rows [first, end) are `draw(first, end)`."""
+        with tf.init_scope():
+            columns = np.empty([partition.rows, partition.widths[self.rank]], np.float32)
+            for first, end in partition.chunks(CHUNK):
+                columns[first:end] = partition.of(draw(first, end), self.rank)
+        return tf.constant(columns)
+
     def scatter(self, table: tf.Tensor | None, partition: ColumnPartition, dtype) -> tf.Tensor:
         """This worker's columns of the first worker's `table`, None on others. Collective.
 

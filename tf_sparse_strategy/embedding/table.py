@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy import agreement
+from tf_sparse_strategy.embedding import drawing, separable, slices
 from tf_sparse_strategy.embedding import inputs as input_kinds
-from tf_sparse_strategy.embedding import separable, slices
 from tf_sparse_strategy.embedding.combiner import COMBINERS
 from tf_sparse_strategy.embedding.lookup import Request, lookup
 from tf_sparse_strategy.embedding.partition import ColumnPartition
@@ -66,21 +67,35 @@ class ShardedTable:
         workers = extended.collectives.topology.num_workers
         partition = ColumnPartition(self.input_dim, self.output_dim, workers)
 
-        def scattered(shape, dtype=None):
+        def columns(shape, dtype=None):
             del shape  # of the slice
-            return extended.slices.scatter(
-                self._drawn(partition.shape, dtype, extended.collectives), partition, dtype
-            )
+            draw = self._drawn_by_rows(workers, dtype, extended.collectives)
+            if draw is not None:
+                return extended.slices.kept(draw, partition)
+            table = self._drawn(partition.shape, dtype, extended.collectives)
+            return extended.slices.scatter(table, partition, dtype)
 
         penalty = self.embeddings_regularizer
         with extended.slices.making(partition):
             yield {
                 "shape": (partition.rows, partition.widths[extended.slices.rank]),
-                "initializer": scattered,
+                "initializer": columns,
                 "name": "embeddings",
                 "regularizer": penalty and _SummedPenalty(penalty, extended.collectives),
                 "constraint": self.embeddings_constraint,
             }
+
+    def _drawn_by_rows(self, workers, dtype, collectives):
+        """The function from (first, end) to these rows of the table; None if only the whole can be drawn.
+
+        Collective, if it is not None: the seed is the first worker's.
+        """
+        seed = drawing.seed_of(self.embeddings_initializer, dtype)
+        if seed is None or workers == 1:
+            return None
+        with tf.init_scope():
+            seed = int(collectives.broadcast(tf.constant(seed, tf.int64), purpose="table_seed"))
+        return functools.partial(drawing.rows, self.embeddings_initializer, seed, self.output_dim)
 
     def _drawn(self, shape, dtype, collectives):
         """The whole table on the first worker, None on others. Collective."""
