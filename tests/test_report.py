@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks import report
 
-QUESTIONS = ["convergence", "cost_model", "datacache", "dense_training", "end_to_end", "entries"]
-QUESTIONS += ["gradient_communication", "group_collectives", "pto", "scheduling_2d"]
+QUESTIONS = ["convergence", "cost_model", "datacache", "dense_training", "embedding"]
+QUESTIONS += ["end_to_end", "entries", "gradient_communication", "group_collectives", "pto", "scheduling_2d"]
 QUESTIONS += ["sparse_training"]
-GUIDES = ["datacache", "pto", "scheduling_2d"]  # which are more than a question and its answer
+GUIDES = ["datacache", "embedding", "pto", "scheduling_2d"]  # which are more than a question and its answer
 DOCUMENTS = {"end_to_end": "results/README"}
 
 

@@ -43,15 +43,25 @@ def test_tables_that_are_drawn_in_pieces_are_those_of_a_whole_table(
     topology, strategy, monkeypatch, initializer
 ):
     monkeypatch.setattr(slices, "CHUNK", 3 * 5)  # elements: three rows at a time
+    if topology.num_workers > 1:
+        monkeypatch.delattr(slices.Slices, "scatter")  # which would deal a whole table out
     assert_drawn_whole(topology, strategy, initializer)
 
 
-def test_the_first_workers_seed_is_everyones(topology, strategy):
+@pytest.mark.parametrize(
+    "initializers",
+    [
+        (keras.initializers.RandomUniform(seed=0), keras.initializers.RandomUniform(-1, 1, seed=1)),
+        (keras.initializers.RandomUniform(seed=0), keras.initializers.RandomNormal(seed=0)),
+        (keras.initializers.RandomUniform(seed=0), keras.initializers.GlorotNormal(seed=0)),
+        (keras.initializers.GlorotNormal(seed=0), keras.initializers.RandomUniform(seed=0)),
+    ],
+)
+def test_the_first_workers_initializer_counts(topology, strategy, initializers):
     with strategy.scope():
-        layer = tss.layers.ShardedEmbedding(7, 5, keras.initializers.RandomUniform(seed=topology.rank))
+        layer = tss.layers.ShardedEmbedding(7, 5, initializers[min(topology.rank, 1)])
         layer.build()
-    whole = keras.initializers.RandomUniform(seed=0)((7, 5))
-    np.testing.assert_array_equal(layer.get_weights()[0], whole)
+    np.testing.assert_array_equal(layer.get_weights()[0], initializers[0]((7, 5)))
 
 
 def test_a_draw_per_worker_is_found(topology, partners, strategy, monkeypatch):

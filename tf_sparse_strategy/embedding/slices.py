@@ -148,18 +148,18 @@ class Slices:
             variable.owner = self.delayed
         self._made.append(weakref.ref(variable))
 
-    def kept(self, draw: Callable[[int, int], tf.Tensor], partition: ColumnPartition) -> tf.Tensor:
-        """This worker's columns of the float32 table whose rows [first, end) are `draw(first, end)`."""
+    def drawn(self, rows: Callable[[int, int], tf.Tensor], partition: ColumnPartition) -> tf.Tensor:
+        """This worker's columns of the float32 table whose rows [first, end) are `rows(first, end)`."""
         with tf.init_scope():
-            columns = np.empty([partition.rows, partition.widths[self.rank]], np.float32)
+            kept = np.empty([partition.rows, partition.widths[self.rank]], np.float32)
             for first, end in partition.chunks(CHUNK):
-                columns[first:end] = partition.of(draw(first, end), self.rank)
-        return tf.constant(columns)
+                kept[first:end] = partition.of(rows(first, end), self.rank)
+        return tf.constant(kept)
 
     def scatter(self, table: tf.Tensor | None, partition: ColumnPartition, dtype) -> tf.Tensor:
         """This worker's columns of the first worker's `table`, None on others. Collective.
 
-        The others hold a slice and a chunk, never the table; what they hold does not depend on P.
+        The others hold a slice, for a moment twice, and a chunk, never the table.
         """
         workers, dtype = range(partition.workers), tf.as_dtype(dtype)
         with tf.init_scope():

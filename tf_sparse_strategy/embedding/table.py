@@ -69,9 +69,11 @@ class ShardedTable:
 
         def columns(shape, dtype=None):
             del shape  # of the slice
-            draw = self._drawn_by_rows(workers, dtype, extended.collectives)
-            if draw is not None:
-                return extended.slices.kept(draw, partition)
+            recipe = self._recipe(dtype, extended.collectives)
+            if recipe is not None:
+                return extended.slices.drawn(
+                    functools.partial(drawing.rows, recipe, self.output_dim), partition
+                )
             table = self._drawn(partition.shape, dtype, extended.collectives)
             return extended.slices.scatter(table, partition, dtype)
 
@@ -85,17 +87,14 @@ class ShardedTable:
                 "constraint": self.embeddings_constraint,
             }
 
-    def _drawn_by_rows(self, workers, dtype, collectives):
-        """The function from (first, end) to these rows of the table; None if only the whole can be drawn.
-
-        Collective, if it is not None: the seed is the first worker's.
-        """
-        seed = drawing.seed_of(self.embeddings_initializer, dtype)
-        if seed is None or workers == 1:
+    def _recipe(self, dtype, collectives):
+        """That of the first worker, whose initializer is the only one that counts. Collective."""
+        if collectives.topology.num_workers == 1:
             return None
         with tf.init_scope():
-            seed = int(collectives.broadcast(tf.constant(seed, tf.int64), purpose="table_seed"))
-        return functools.partial(drawing.rows, self.embeddings_initializer, seed, self.output_dim)
+            own = drawing.recipe_of(self.embeddings_initializer, dtype)
+            firsts = agreement.gather(own, collectives)[0]
+        return firsts and drawing.Recipe(*firsts)
 
     def _drawn(self, shape, dtype, collectives):
         """The whole table on the first worker, None on others. Collective."""
