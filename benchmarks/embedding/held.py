@@ -20,7 +20,7 @@ def main() -> None:
     args = parser.parse_args()
     strategy = tss.SparseStrategy()
     comm = strategy.extended.collectives
-    setting = settings.of(args.setting, args.quick).fitted(comm.topology.num_workers)
+    setting = settings.known(args.quick)[args.setting].fitted(comm.topology.num_workers)
     before = memory.resident()
     memory.forget_peak()
     step, _ = measure.trained_by_keras(strategy, setting, "columns")

@@ -17,7 +17,7 @@ def measure(quick: bool) -> dict:
     jobs, held = [], []
     for nodes, local in PLACES[:1] if quick else PLACES:
         with Netlab(nodes, local, RATE) as lab:
-            for name in settings.names(quick):
+            for name in settings.known(quick):
                 more = ["--quick"] if quick else []
                 held.append(cluster.run(lab, "benchmarks.embedding.held", name, *more))
                 more += ["--rounds", "3"] if quick else []

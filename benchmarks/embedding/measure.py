@@ -106,7 +106,7 @@ def main() -> None:
     strategy = tss.SparseStrategy()
     comm = strategy.extended.collectives
     workers = comm.topology.num_workers
-    setting = settings.of(args.setting, args.quick).fitted(workers)
+    setting = settings.known(args.quick)[args.setting].fitted(workers)
     ids = settings.batches(setting, args.rounds + 1, comm.topology.rank)
     links = link_measurement.measure(comm) if workers > 1 else placement.BY_BYTES
     distinct = int(np.mean([np.unique(batch).size for batch in ids]))

@@ -30,14 +30,9 @@ SETTINGS = {
 _QUICK = {"LM": Setting(rows=20_000, columns=64, ids=512)}
 
 
-def of(name: str, quick: bool) -> Setting:
-    """The setting of that name, or one to see that it works."""
-    return (_QUICK if quick else SETTINGS)[name]
-
-
-def names(quick: bool) -> list[str]:
-    """Of all settings."""
-    return list(_QUICK if quick else SETTINGS)
+def known(quick: bool) -> dict[str, Setting]:
+    """The settings by name, or one to see that it works."""
+    return _QUICK if quick else SETTINGS
 
 
 def facts(name: str, setting: Setting) -> dict:

@@ -9,6 +9,7 @@ WORKERS = 8  # for which they hold
 BYTES = 1.1
 ACTIVATIONS = 4  # times the rows looked up: they and their gradient, each for the model and for the wire
 
+
 def _row(job: dict, way: str) -> list[str]:
     seconds, predicted = job["seconds"][way], job["predicted"].get(way)
     ratio = statistics.median(seconds) / statistics.median(job["seconds"]["columns"])
