@@ -91,14 +91,18 @@ def test_questions_are_answered_by_the_words_between():
         assert 0 <= last - first < bert_train.LONGEST and first >= 8 + bert_train.ASKED
 
 
-TRANSLATORS = {"gnmt": gnmt, "transformer": transformer}
-
-
-@pytest.mark.parametrize("translator", TRANSLATORS.values(), ids=TRANSLATORS)
-def test_words_depend_on_the_source_and_the_words_before(translator):
+@pytest.mark.parametrize(
+    "translator, scale",
+    # GNMT's initial weights let 1e-4 of the source through, tripled 5e-2 (60 seeds);
+    # the Transformer's let 9e-3 through, and tripled they saturate its attention.
+    [pytest.param(gnmt, 3, id="gnmt"), pytest.param(transformer, 1, id="transformer")],
+)
+def test_words_depend_on_the_source_and_the_words_before(translator, scale):
     """Not on padding, not on words behind."""
+    keras.utils.set_random_seed(0)
     size = translator.SIZES["tiny"]
     model = translator.build_model(size, sharded=False)
+    model.set_weights([scale * weight for weight in model.get_weights()])
     random = np.random.default_rng(0)
     source, target = random.integers(4, size.vocabulary, [2, 3, 6]).astype("int32")
 
