@@ -14,6 +14,8 @@ from datacache.pipeline import Loader, apply_augment, sample_spec, timed
 
 _FOREVER = (1 << 63) - 1
 _WARM_BATCH = 64
+# Batches that wait for the training. tf.data's choice grows: new memory, which takes longer than a copy.
+_READY = 2
 
 
 class DataCache:
@@ -126,6 +128,8 @@ class DataCache:
     ) -> tf.data.Dataset:
         """The batches of a run, epoch after epoch, each sample once per epoch.
 
+        Checks first what is in memory of the first epoch's samples, which is a read of that memory.
+
         Which samples make up the global batch of a step depends on `batch_size`, `seed`, `shuffle` and
         `fraction` alone, not on the number of workers; so does what `augment` draws. Worker p of P gets rows
         p, p + P, ... of it. The dataset's iterators can be saved (`tf.train.Checkpoint`).
@@ -165,6 +169,10 @@ class DataCache:
                 f"batch_size={batch_size}: the last of an epoch's {len(self)} samples make a batch of "
                 f"{rest} rows, too few for {workers} workers; pass drop_remainder=True or another batch_size."
             )
+        if self.memory.path:
+            # Else the first epoch would do it, in the order in which it trains.
+            ids = order.epoch_ids(start // plan.steps_per_epoch, plan, rows)
+            native.examine(self.memory.path, tf.sort(ids))
         load = self.load
 
         def load_batch(step):
@@ -180,7 +188,7 @@ class DataCache:
         steps = tf.data.Dataset.range(start, end)
         if epochs is None:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(_READY)
         return timed(batches, self._name)
 
     def warm(self, part: int = 0, parts: int = 1, progress: bool = True) -> None:

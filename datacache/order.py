@@ -178,6 +178,15 @@ def batch_ids(step, order: Order, rows: range) -> tuple[tf.Tensor, tf.Tensor]:
     return member(row, turn, epoch, order), epoch
 
 
+def epoch_ids(epoch: int, order: Order, rows: range) -> tf.Tensor:
+    """The samples of some rows of all batches of an epoch, int64 [n], as `batch_ids` gives them."""
+    row, turn = tf.meshgrid(
+        tf.range(rows.start, rows.stop, rows.step, tf.int64), tf.range(order.steps_per_epoch, dtype=tf.int64)
+    )
+    there = turn * order.batch_size + row < order.samples
+    return member(row[there], turn[there], tf.constant(epoch, tf.int64), order)
+
+
 def augment_seeds(ids: tf.Tensor, epoch, order: Order) -> tf.Tensor:
     """A seed for each sample of a batch, another in each epoch: int64 [b, 2], for `tf.random.stateless_*`."""
     return tf.cast(_key(order.seed, epoch, ids, _AUGMENT)[:, :2], tf.int64)

@@ -88,7 +88,8 @@ class Loader:
 def timed(batches: tf.data.Dataset, cache: str) -> tf.data.Dataset:
     """The same, and counts how long those who iterate wait for batches (`native.waits`).
 
-    Scans, not maps: tf.data may run maps ahead, and then the clock would tell nothing.
+    Scans, not maps: tf.data may run maps ahead, and then the clock would tell nothing. Where decoding takes
+    all of TensorFlow's threads the clock is read late, and less is counted.
     """
     nothing = tf.constant(0, tf.int64)
     asked = tf.data.Dataset.counter().scan(nothing, lambda state, step: (state, native.asked(step)))

@@ -29,6 +29,17 @@ def test_a_flipped_bit_in_memory_is_read_again(pattern, shm, tmp_path):
     assert native.verify(cache.memory.path) == 0
 
 
+def test_a_dataset_checks_what_is_in_memory(pattern, shm):
+    """So its first epoch does not: what is damaged after that stays unseen until the next process."""
+    cache = help_.cache(pattern, shm)
+    cache.warm(progress=False)
+    dataset = cache.dataset(8, epochs=1)
+    help_.flip(pathlib.Path(cache.memory.path), 8192 + 256 * 7 + 100)
+    assert sum(len(batch["number"]) for batch in dataset) == len(cache)
+    assert cache.stats()["damaged_samples"] == 0
+    assert native.verify(cache.memory.path) == 1
+
+
 def test_a_damaged_copy_is_not_taken_for_a_damaged_original(pattern, shm, tmp_path):
     """Where records begin is read from the copy: the length of one of them is damaged there."""
     local = tmp_path / "local"

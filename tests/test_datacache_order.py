@@ -41,6 +41,18 @@ def test_each_sample_once_per_epoch(samples, batch, shuffle):
 
 
 @pytest.mark.parametrize("shuffle", order.SHUFFLES)
+@pytest.mark.parametrize(("samples", "batch", "workers"), [(1, 1, 1), (17, 10, 3), (40, 8, 3), (103, 10, 2)])
+@pytest.mark.parametrize("drop", [False, True])
+def test_an_epochs_samples_are_those_of_its_batches(samples, batch, workers, shuffle, drop):
+    plan = Order(samples, batch, 3, shuffle, fraction=0.3, drop_remainder=drop)
+    for epoch in (0, 2):
+        for worker in range(workers):
+            found = order.epoch_ids(epoch, plan, order.rows_of(worker, workers, batch)).numpy()
+            parts = batches(plan, epoch, worker, workers)
+            assert sorted(found) == sorted(np.concatenate(parts) if parts else [])
+
+
+@pytest.mark.parametrize("shuffle", order.SHUFFLES)
 def test_dropped_remainders_rotate(shuffle):
     plan = Order(43, 10, seed=1, shuffle=shuffle, drop_remainder=True)
     counts = collections.Counter()

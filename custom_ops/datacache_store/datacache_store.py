@@ -90,6 +90,14 @@ def gather(
     return found, values
 
 
+def examine(path: str, ids: tf.Tensor) -> None:
+    """Maps and checks samples `ids`, int64 [B], where they are there, before they are gathered.
+
+    `gather` does the same to each sample that this process has not read before. Cost: a read of the memory.
+    """
+    _ops().datacache_examine(ids=ids, path=path)
+
+
 def put(path: str, ids: tf.Tensor, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Stores B samples that are absent, as far as there is room; returns `values`, to be used.
 

@@ -192,6 +192,15 @@ bool Store::Get(int64_t id, std::string* data) {
   return Count(there && found, bytes);
 }
 
+void Store::Examine(int64_t id) {
+  if (id < 0 || id >= samples_ || truncated_) return;
+  const bool there = Guarded([&] {
+    const int64_t slot = SlotOf(id);
+    if (slot >= 0 && !checked_[id]) checked_[id] = IsWhole(id, slot);
+  });
+  if (!there) truncated_ = true;
+}
+
 bool Store::full() {
   bool full = true;
   if (!Guarded([&] { full = Used() >= Load(&header_->capacity); })) truncated_ = true;

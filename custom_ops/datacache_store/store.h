@@ -63,6 +63,8 @@ class Store {
   bool Get(int64_t id, const std::vector<Piece>& pieces, int64_t next = -1);
   // The same for a sample of any length, without the bytes that Put() padded.
   bool Get(int64_t id, std::string* data);
+  // Maps the memory of a sample that is there and checks its crc, so that Get() need not. Counts nothing.
+  void Examine(int64_t id);
   // Stores samples that are absent or damaged; `pieces[k]` belongs to ids[k]. A full store rejects and
   // counts; that is no error.
   void Put(const std::vector<int64_t>& ids, const std::vector<std::vector<Piece>>& pieces);

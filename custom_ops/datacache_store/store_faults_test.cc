@@ -48,7 +48,7 @@ TEST(StoreFaultsTest, ATruncatedStoreIsNoticedByEachKindOfAccess) {
       [](Store* store) { HasSample(store, 3); }, [](Store* store) { PutSample(store, 3); },
       [](Store* store) { store->Verify(); },     [](Store* store) { store->stats(); },
       [](Store* store) { store->full(); },       [](Store* store) { store->SetCapacity(9); },
-      [](Store* store) { store->Release({3}); },
+      [](Store* store) { store->Release({3}); }, [](Store* store) { store->Examine(3); },
       [](Store* store) { std::string data; store->Get(3, &data); }};
   for (const auto& access : accesses) {
     TemporaryFile file;
@@ -139,6 +139,31 @@ TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {
   }
   EXPECT_GT(unreadable, 0);
   EXPECT_GT(absent, 100);
+}
+
+TEST(StoreFaultsTest, ExaminedSamplesAreNotCheckedAgain) {
+  TemporaryFile file;
+  for (int64_t id = 0; id < 2; ++id) {
+    const auto store = id == 0 ? Created(file.path, 2, 200) : Opened(file.path);
+    PutSample(store.get(), id);
+  }
+  const auto damage = [&](int64_t id) {  // the last byte of its payload
+    std::fstream raw(file.path, std::ios::in | std::ios::out | std::ios::binary);
+    const int64_t offset = 2 * kPage + id * (kAlignment + 256) + kAlignment + 199;
+    raw.seekg(offset);
+    const char before = static_cast<char>(raw.get());
+    raw.seekp(offset);
+    raw.put(static_cast<char>(before ^ 1));
+  };
+  const auto store = Opened(file.path);
+  damage(1);
+  for (const int64_t id : {0, 1}) store->Examine(id);
+  EXPECT_EQ(store->damaged(), 0);
+  damage(0);
+  std::string data;
+  EXPECT_TRUE(store->Get(0, &data));
+  EXPECT_FALSE(store->Get(1, &data));
+  EXPECT_EQ(store->damaged(), 1);
 }
 
 TEST(StoreFaultsTest, WhatIsNoStoreIsRefused) {

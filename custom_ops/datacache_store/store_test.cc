@@ -75,6 +75,7 @@ TEST(StoreTest, NumbersOutOfRangeAreAbsent) {
   const auto store = Created(file.path, 3, 8);
   for (const int64_t id : {int64_t{-1}, int64_t{3}, INT64_MAX, INT64_MIN}) {
     PutSample(store.get(), id);
+    store->Examine(id);
     EXPECT_FALSE(HasSample(store.get(), id));
   }
   EXPECT_EQ(store->stats().stored, 0);

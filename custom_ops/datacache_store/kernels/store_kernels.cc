@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -115,6 +116,15 @@ class Rows {
   int64_t payload_bytes_ = 0;
 };
 
+// Calls work(begin, end) for parts of `samples` samples to read.
+void InThreads(OpKernelContext* context, const Store& store, int64_t samples,
+               const std::function<void(int64_t, int64_t)>& work) {
+  // Half a megabyte is some 50 us to copy: what a thread must be woken for at least.
+  const int64_t block = 1 + (int64_t{1} << 19) / (1 + store.payload_bytes());
+  context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+      samples, thread::ThreadPool::SchedulingParams::Fixed(block), work);
+}
+
 class GatherOp : public StoreOp {
  public:
   explicit GatherOp(OpKernelConstruction* context) : StoreOp(context) {
@@ -153,10 +163,7 @@ class GatherOp : public StoreOp {
         for (const Piece& piece : pieces) std::memset(piece.data, 0, piece.bytes);
       }
     };
-    // Half a megabyte is some 50 us to copy: what a thread must be woken for at least.
-    const int64_t block = 1 + (int64_t{1} << 19) / (1 + rows.payload_bytes());
-    context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        batch, thread::ThreadPool::SchedulingParams::Fixed(block), copy);
+    InThreads(context, *store, batch, copy);
     store->microseconds += Clock() - begin;
     const int64_t damaged = store->damaged();
     if (damaged > logged_.exchange(damaged)) {
@@ -169,6 +176,19 @@ class GatherOp : public StoreOp {
   std::vector<TensorShape> shapes_;
   DataTypeVector types_;
   std::atomic<int64_t> logged_{0};
+};
+
+class ExamineOp : public StoreOp {
+ public:
+  using StoreOp::StoreOp;
+
+ protected:
+  void ComputeOn(OpKernelContext* context, Store* store) override {
+    const auto ids = context->input(0).flat<int64_t>();
+    InThreads(context, *store, ids.size(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) store->Examine(ids(i));
+    });
+  }
 };
 
 class PutOp : public StoreOp {
@@ -374,6 +394,7 @@ REGISTER_KERNEL_BUILDER(Name("DatacacheAsked").Device(DEVICE_CPU), AskedOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheWaited").Device(DEVICE_CPU), WaitedOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheWaitStats").Device(DEVICE_CPU), WaitStatsOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheSetCapacity").Device(DEVICE_CPU), SetCapacityOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheExamine").Device(DEVICE_CPU), ExamineOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheStats").Device(DEVICE_CPU), StatsOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheVerify").Device(DEVICE_CPU), VerifyOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheCreate").Device(DEVICE_CPU), CreateOp);

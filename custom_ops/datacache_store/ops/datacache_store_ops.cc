@@ -54,6 +54,13 @@ values: [B, shapes[i]...] each.
 path: the store.
 )doc");
 
+REGISTER_OP("DatacacheExamine")
+    .Input("ids: int64")
+    .Attr("path: string")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc("Maps and checks samples of a store, as DatacacheGather does when a process first reads them.");
+
 REGISTER_OP("DatacachePut")
     .Input("ids: int64")
     .Input("values: T")
