@@ -10,10 +10,12 @@ from custom_ops.datacache_store import datacache_store as native
 from datacache import budget, order, statistics, version
 from datacache import memory as memory_level
 from datacache.local import LocalCopies
+from datacache.order import Order
 from datacache.pipeline import Loader, apply_augment, sample_spec, timed
 
 _FOREVER = (1 << 63) - 1
 _WARM_BATCH = 64
+_EXAMINED_AT_ONCE = 1 << 20  # samples, whose numbers take memory
 # Batches that wait for the training. tf.data's choice grows: new memory, which takes longer than a copy.
 _READY = 2
 
@@ -128,7 +130,8 @@ class DataCache:
     ) -> tf.data.Dataset:
         """The batches of a run, epoch after epoch, each sample once per epoch.
 
-        Checks first what is in memory of the first epoch's samples, which is a read of that memory.
+        First checks what is in memory of the samples of the first epoch, or of what `start` leaves of it.
+        That reads this memory once, which the epoch would otherwise do.
 
         Which samples make up the global batch of a step depends on `batch_size`, `seed`, `shuffle` and
         `fraction` alone, not on the number of workers; so does what `augment` draws. Worker p of P gets rows
@@ -144,7 +147,7 @@ class DataCache:
             so that a node needs its share alone. "exchange": `fraction` of the samples change places
             between epochs. "global": each worker sees any sample in any epoch, for sets that fit a node.
           input_context: of `distribute_datasets_from_function`; None for one worker.
-          start: steps of the run that are done already; resuming takes no time. See also callbacks.Resume.
+          start: steps of the run that are done already; none is done again. See also callbacks.Resume.
           epochs: the run's last epoch; None: no end, for `fit(steps_per_epoch=cache.steps_per_epoch(...))`.
           fraction: see `shuffle`.
           drop_remainder: whether each epoch ends with its last whole batch.
@@ -169,10 +172,9 @@ class DataCache:
                 f"batch_size={batch_size}: the last of an epoch's {len(self)} samples make a batch of "
                 f"{rest} rows, too few for {workers} workers; pass drop_remainder=True or another batch_size."
             )
-        if self.memory.path:
-            # Else the first epoch would do it, in the order in which it trains.
-            ids = order.epoch_ids(start // plan.steps_per_epoch, plan, rows)
-            native.examine(self.memory.path, tf.sort(ids))
+        end = _FOREVER if epochs is None else epochs * plan.steps_per_epoch
+        rest_of_epoch = range(start, min(end, (start // plan.steps_per_epoch + 1) * plan.steps_per_epoch))
+        self._examine(rest_of_epoch, plan, rows)
         load = self.load
 
         def load_batch(step):
@@ -184,12 +186,21 @@ class DataCache:
                 return batch
             return apply_augment(augment, batch, order.augment_seeds(ids, epoch, plan))
 
-        end = _FOREVER if epochs is None else epochs * plan.steps_per_epoch
         steps = tf.data.Dataset.range(start, end)
         if epochs is None:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(_READY)
         return timed(batches, self._name)
+
+    def _examine(self, steps: range, plan: Order, rows: range) -> None:
+        """Checks and maps what is in memory of the samples of some steps of one epoch."""
+        if self.memory.path is None or native.store_stats(self.memory.path).stored == 0:
+            return
+        at_once = max(1, _EXAMINED_AT_ONCE // len(rows))
+        with tf.init_scope(), tf.device("CPU:0"):
+            for begin in range(0, len(steps), at_once):
+                ids = order.ids_of(steps[begin : begin + at_once], plan, rows)
+                native.examine(self.memory.path, ids)
 
     def warm(self, part: int = 0, parts: int = 1, progress: bool = True) -> None:
         """Reads and decodes now, with a progress bar, what is not in memory yet and has room there.

@@ -178,13 +178,13 @@ def batch_ids(step, order: Order, rows: range) -> tuple[tf.Tensor, tf.Tensor]:
     return member(row, turn, epoch, order), epoch
 
 
-def epoch_ids(epoch: int, order: Order, rows: range) -> tf.Tensor:
-    """The samples of some rows of all batches of an epoch, int64 [n], as `batch_ids` gives them."""
-    row, turn = tf.meshgrid(
-        tf.range(rows.start, rows.stop, rows.step, tf.int64), tf.range(order.steps_per_epoch, dtype=tf.int64)
-    )
+def ids_of(steps: range, order: Order, rows: range) -> tf.Tensor:
+    """The samples of some rows of the batches of successive steps of one epoch, int64 [n]."""
+    epoch, first = divmod(steps.start, order.steps_per_epoch)
+    turns = tf.range(first, first + len(steps), dtype=tf.int64)
+    row, turn = tf.meshgrid(tf.range(rows.start, rows.stop, rows.step, tf.int64), turns)
     there = turn * order.batch_size + row < order.samples
-    return member(row[there], turn[there], tf.constant(epoch, tf.int64), order)
+    return member(row[there], turn[there], epoch, order)
 
 
 def augment_seeds(ids: tf.Tensor, epoch, order: Order) -> tf.Tensor:

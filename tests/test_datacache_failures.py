@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import datacache
 from custom_ops.datacache_store import datacache_store as native
-from datacache import command, directories
+from datacache import command, directories, order
 from datacache import local as local_level
 from tests import datacache_help as help_
 
@@ -29,15 +29,38 @@ def test_a_flipped_bit_in_memory_is_read_again(pattern, shm, tmp_path):
     assert native.verify(cache.memory.path) == 0
 
 
-def test_a_dataset_checks_what_is_in_memory(pattern, shm):
-    """So its first epoch does not: what is damaged after that stays unseen until the next process."""
+@pytest.mark.parametrize("at_once", [1, 1000])
+@pytest.mark.parametrize("shuffle", ["local", "global"])
+def test_a_dataset_checks_what_is_in_memory_of_its_epoch(shuffle, at_once, pattern, shm, monkeypatch):
+    """What is damaged after that stays unseen by this process; in other samples it is noticed."""
+    cache = help_.cache(pattern, shm)
+    monkeypatch.setattr(sys.modules[type(cache).__module__], "_EXAMINED_AT_ONCE", at_once)
+    cache.warm(progress=False)
+    start = cache.steps_per_epoch(8) + 3
+    second = tf.distribute.InputContext(2, 1, 2)
+    cache.dataset(8, shuffle=shuffle, start=start, epochs=2, input_context=second)
+    plan = cache.order(8, shuffle=shuffle)
+    steps = range(start, 2 * plan.steps_per_epoch)
+    own = order.ids_of(steps, plan, order.rows_of(1, 2, 8)).numpy()
+    others = np.setdiff1d(np.arange(len(cache)), own)
+    slots = np.fromfile(cache.memory.path, np.uint64, len(cache), offset=4096).astype(int) - 1
+    for sample in (*own, *others):
+        help_.flip(pathlib.Path(cache.memory.path), 8192 + 256 * slots[sample] + 100)
+    cache.load(tf.constant(own))
+    assert cache.stats()["damaged_samples"] == 0
+    cache.load(tf.constant(others))
+    assert cache.stats()["damaged_samples"] == len(others) > 0
+
+
+def test_a_dataset_that_is_at_its_end_checks_nothing(pattern, shm):
     cache = help_.cache(pattern, shm)
     cache.warm(progress=False)
-    dataset = cache.dataset(8, epochs=1)
+    steps = cache.steps_per_epoch(8)
+    for start in (steps, steps + 1):
+        assert list(cache.dataset(8, start=start, epochs=1)) == []
     help_.flip(pathlib.Path(cache.memory.path), 8192 + 256 * 7 + 100)
-    assert sum(len(batch["number"]) for batch in dataset) == len(cache)
-    assert cache.stats()["damaged_samples"] == 0
-    assert native.verify(cache.memory.path) == 1
+    cache.load(tf.range(len(cache), dtype=tf.int64))
+    assert cache.stats()["damaged_samples"] == 1
 
 
 def test_a_damaged_copy_is_not_taken_for_a_damaged_original(pattern, shm, tmp_path):

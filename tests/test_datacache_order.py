@@ -3,6 +3,7 @@
 import collections
 import doctest
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -43,13 +44,14 @@ def test_each_sample_once_per_epoch(samples, batch, shuffle):
 @pytest.mark.parametrize("shuffle", order.SHUFFLES)
 @pytest.mark.parametrize(("samples", "batch", "workers"), [(1, 1, 1), (17, 10, 3), (40, 8, 3), (103, 10, 2)])
 @pytest.mark.parametrize("drop", [False, True])
-def test_an_epochs_samples_are_those_of_its_batches(samples, batch, workers, shuffle, drop):
+def test_samples_of_steps_are_those_of_their_batches(samples, batch, workers, shuffle, drop):
     plan = Order(samples, batch, 3, shuffle, fraction=0.3, drop_remainder=drop)
-    for epoch in (0, 2):
-        for worker in range(workers):
-            found = order.epoch_ids(epoch, plan, order.rows_of(worker, workers, batch)).numpy()
-            parts = batches(plan, epoch, worker, workers)
-            assert sorted(found) == sorted(np.concatenate(parts) if parts else [])
+    for epoch, worker in itertools.product((0, 2), range(workers)):
+        parts, rows = batches(plan, epoch, worker, workers), order.rows_of(worker, workers, batch)
+        steps = range(epoch * len(parts), (epoch + 1) * len(parts))
+        for some in (slice(None), slice(1), slice(len(parts) // 2, None)):
+            found = order.ids_of(steps[some], plan, rows)
+            np.testing.assert_array_equal(found, np.concatenate(parts[some]))
 
 
 @pytest.mark.parametrize("shuffle", order.SHUFFLES)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from benchmarks import report
 from benchmarks.datacache import peers, tables, ways
+from datacache import budget
 
 EDGES = (96, 224)
 IMAGES = {96: 2000, 224: 1000}  # JPEGs on the central storage
@@ -136,6 +137,10 @@ def measure_later(edge: int, size: int, runs: int) -> dict:
 
 def measure(quick: bool) -> dict:
     """Both sizes: from central storage, in several processes, again and again, and gathering alone."""
+    free = budget.least(budget.limits("auto", "/dev/shm")).bytes
+    if not quick and free < 1.1 * LATER_BYTES:
+        needed = 1.1 * LATER_BYTES / 1e9
+        raise RuntimeError(f"/dev/shm has room for {free / 1e9:.3g} GB; {needed:.3g} are needed.")
     results = {"epochs": [], "sharing": [], "later": [], "gather": []}
     results["storage"] = {"latency_ms": LATENCY_MS, "mbit": MBIT}
     missing = peers.install()

@@ -74,7 +74,7 @@ def gather(
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Copies B samples out of a store.
 
-    Cost: one copy of each sample, by several threads; a checksum when this process first reads it.
+    Cost: one copy of each sample, by several threads; a checksum when this process first reads or examines it.
 
     Args:
       path: the store.
@@ -91,9 +91,9 @@ def gather(
 
 
 def examine(path: str, ids: tf.Tensor) -> None:
-    """Maps and checks samples `ids`, int64 [B], where they are there, before they are gathered.
+    """Maps and checks those of samples `ids`, int64 [B], that are there and unread by this process.
 
-    `gather` does the same to each sample that this process has not read before. Cost: a read of the memory.
+    As `gather` would. Cost: a read of their memory, in its order, by several threads.
     """
     _ops().datacache_examine(ids=ids, path=path)
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "custom_ops/datacache_store/crc32c.h"
 #include "custom_ops/datacache_store/guard.h"
@@ -192,11 +193,28 @@ bool Store::Get(int64_t id, std::string* data) {
   return Count(there && found, bytes);
 }
 
+std::vector<int64_t> Store::Unread(const int64_t* ids, int64_t n) {
+  std::vector<std::pair<int64_t, int64_t>> found;  // slot, id
+  const bool there = truncated_ || Guarded([&] {
+    for (int64_t i = 0; i < n; ++i) {
+      if (ids[i] < 0 || ids[i] >= samples_ || checked_[ids[i]].load(std::memory_order_relaxed)) continue;
+      const int64_t slot = SlotOf(ids[i]);
+      if (slot >= 0) found.emplace_back(slot, ids[i]);
+    }
+  });
+  if (!there) truncated_ = true;
+  if (truncated_) return {};
+  std::sort(found.begin(), found.end());
+  std::vector<int64_t> unread;
+  for (const auto& [slot, id] : found) unread.push_back(id);
+  return unread;
+}
+
 void Store::Examine(int64_t id) {
   if (id < 0 || id >= samples_ || truncated_) return;
   const bool there = Guarded([&] {
     const int64_t slot = SlotOf(id);
-    if (slot >= 0 && !checked_[id]) checked_[id] = IsWhole(id, slot);
+    if (slot >= 0) checked_[id].store(IsWhole(id, slot), std::memory_order_relaxed);
   });
   if (!there) truncated_ = true;
 }

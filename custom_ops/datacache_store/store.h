@@ -58,12 +58,14 @@ class Store {
   static std::unique_ptr<Store> Open(const std::string& path, std::string* error);
   ~Store();
 
-  // Copies a sample; false where it is absent. Checks its crc when this process first reads it. `next`, any
+  // Copies a sample; false where it is absent. Checks its crc unless this process has done so. `next`, any
   // number, is a sample that will be asked for soon: its pages are looked up meanwhile.
   bool Get(int64_t id, const std::vector<Piece>& pieces, int64_t next = -1);
   // The same for a sample of any length, without the bytes that Put() padded.
   bool Get(int64_t id, std::string* data);
-  // Maps the memory of a sample that is there and checks its crc, so that Get() need not. Counts nothing.
+  // Those of the samples that are there and that this process has not read, in the order of their memory.
+  std::vector<int64_t> Unread(const int64_t* ids, int64_t n);
+  // Does for one of them what the first Get() does: maps its memory, checks its crc. Counts nothing.
   void Examine(int64_t id);
   // Stores samples that are absent or damaged; `pieces[k]` belongs to ids[k]. A full store rejects and
   // counts; that is no error.

@@ -49,6 +49,7 @@ TEST(StoreFaultsTest, ATruncatedStoreIsNoticedByEachKindOfAccess) {
       [](Store* store) { store->Verify(); },     [](Store* store) { store->stats(); },
       [](Store* store) { store->full(); },       [](Store* store) { store->SetCapacity(9); },
       [](Store* store) { store->Release({3}); }, [](Store* store) { store->Examine(3); },
+      [](Store* store) { const int64_t id = 3; store->Unread(&id, 1); },
       [](Store* store) { std::string data; store->Get(3, &data); }};
   for (const auto& access : accesses) {
     TemporaryFile file;
@@ -157,7 +158,10 @@ TEST(StoreFaultsTest, ExaminedSamplesAreNotCheckedAgain) {
   };
   const auto store = Opened(file.path);
   damage(1);
+  const std::vector<int64_t> ids = {1, 5, -1, 0};
+  EXPECT_EQ(store->Unread(ids.data(), ids.size()), (std::vector<int64_t>{0, 1}));  // in the order of the memory
   for (const int64_t id : {0, 1}) store->Examine(id);
+  EXPECT_EQ(store->Unread(ids.data(), ids.size()), std::vector<int64_t>{1});
   EXPECT_EQ(store->damaged(), 0);
   damage(0);
   std::string data;

@@ -109,7 +109,6 @@ class Rows {
     return errors::InvalidArgument("a sample has ", payload_bytes_, " bytes, but the store keeps ",
                                    store.payload_bytes(), ": decode gave another shape or dtype.");
   }
-  int64_t payload_bytes() const { return payload_bytes_; }
 
  private:
   std::vector<Piece> components_;
@@ -185,8 +184,9 @@ class ExamineOp : public StoreOp {
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
     const auto ids = context->input(0).flat<int64_t>();
-    InThreads(context, *store, ids.size(), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) store->Examine(ids(i));
+    const std::vector<int64_t> unread = store->Unread(ids.data(), ids.size());
+    InThreads(context, *store, unread.size(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) store->Examine(unread[i]);
     });
   }
 };
