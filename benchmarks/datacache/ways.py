@@ -64,14 +64,9 @@ def _datacache(source, edge, local):
     cache = datacache.DataCache(
         datacache.ImageFolder(str(source)), lambda data, label: image(data), local, memory_dir=str(MEMORY)
     )
-    runs = []
-
-    def of_epoch(epoch):
-        # One pipeline for all epochs, as `fit` with steps_per_epoch has it; the first pays for making it.
-        runs[:] = runs or [iter(cache.dataset(BATCH))]
-        return itertools.islice(runs[0], cache.steps_per_epoch(BATCH))
-
-    return of_epoch
+    # One pipeline for all epochs, as `fit` with steps_per_epoch has it.
+    run, steps = iter(cache.dataset(BATCH)), cache.steps_per_epoch(BATCH)
+    return lambda epoch: itertools.islice(run, steps)
 
 
 def in_memory(source, scratch, edge):

@@ -91,7 +91,7 @@ def gather(
 
 
 def examine(path: str, ids: tf.Tensor) -> None:
-    """Maps and checks those of samples `ids`, int64 [B], that are there and unread by this process.
+    """Maps and checks those of samples `ids`, int64 [B], that are there and new to this process.
 
     As `gather` would. Cost: a read of their memory, in its order, by several threads.
     """
