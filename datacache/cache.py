@@ -93,7 +93,7 @@ class DataCache:
         self.memory = memory_level.Memory(
             memory_dir, self._name, len(source), flat, memory, about, encoded_sizes, nodes
         )
-        self._memory_dir = memory_dir
+        self._memory_dir, self._nodes = memory_dir, nodes
         read = source.reader(self.memory.kept)
 
         def decode_sample(sample):
@@ -158,14 +158,8 @@ class DataCache:
         """
         self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
         plan = self.order(batch_size, seed, shuffle, fraction, drop_remainder)
-        context = input_context or tf.distribute.InputContext()
-        workers = context.num_input_pipelines
-        if context.num_replicas_in_sync != workers:
-            raise ValueError(
-                f"input_context has {context.num_replicas_in_sync} replicas on {workers} workers: replicas "
-                "of one worker would get batches of different steps; start one worker per replica."
-            )
-        rows = order.rows_of(context.input_pipeline_id, workers, batch_size)
+        rows = _rows(input_context, batch_size)
+        workers = 1 if input_context is None else input_context.num_input_pipelines
         rest = len(self) % batch_size
         if 0 < rest < workers and not drop_remainder:
             raise ValueError(
@@ -202,35 +196,62 @@ class DataCache:
                 ids = order.ids_of(steps[begin : begin + at_once], plan, rows)
                 native.examine(self.memory.path, ids)
 
-    def warm(self, part: int = 0, parts: int = 1, progress: bool = True) -> None:
+    def warm(
+        self,
+        batch_size: int | None = None,
+        seed: int = 0,
+        shuffle: str = "local",
+        input_context: tf.distribute.InputContext | None = None,
+        progress: bool = True,
+    ) -> None:
         """Reads and decodes now, with a progress bar, what is not in memory yet and has room there.
 
+        Without arguments, all samples. With those of `dataset`, the samples of its first epoch: with "local"
+        those of every epoch. Each worker of a machine then reads its part.
+
         Args:
-          part, parts: processes of a machine may each fill one of `parts` parts.
+          batch_size, seed, shuffle, input_context: as for `dataset`.
           progress: whether to show the bar.
+
+        Raises:
+          ValueError: `batch_size` is missing although the machine has room for its part alone (`nodes`).
         """
-        self.print_forecast(part == 0)
-        todo = range(part, len(self), parts)
-        bar = tf.keras.utils.Progbar(len(todo), unit_name="sample") if progress else None
-        ids = tf.data.Dataset.range(todo.start, todo.stop, todo.step).batch(_WARM_BATCH)
+        if batch_size is None and self._nodes > 1:
+            raise ValueError(
+                f"warm() without batch_size, but nodes={self._nodes}: which part of the samples this machine "
+                "needs depends on the dataset; pass its batch_size, seed, shuffle and input_context."
+            )
+        self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
+        if self.memory.path is None:
+            return
+        if batch_size is None:
+            todo = len(self)
+            ids = tf.data.Dataset.range(todo).batch(_WARM_BATCH)
+        else:
+            plan, rows = self.order(batch_size, seed, shuffle), _rows(input_context, batch_size)
+            todo = sum(len(range(row, len(self), batch_size)) for row in rows)
+            steps = tf.data.Dataset.range(plan.steps_per_epoch)
+            ids = steps.map(lambda step: order.batch_ids(step, plan, rows)[0])
+        bar = tf.keras.utils.Progbar(todo, unit_name="sample") if progress else None
         load = self.load
 
         def filled(batch):
             first = tf.nest.flatten(load(batch))[0]
             return tf.shape(first, tf.int64)[0]
 
-        done = 0
+        done, rejected = 0, self._rejected()
         for count in ids.map(filled, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE):
             done += int(count)
+            full = all(now > before for now, before in zip(self._rejected(), rejected, strict=True))
             if bar:
-                bar.update(done)
-            if self._is_full():
+                bar.update(done, finalize=full or done == todo)
+            if full:
                 break
 
-    def _is_full(self) -> bool:
-        if self.memory.path is None:
-            return True
-        return native.store_stats(self.memory.path).rejected > 0
+    def _rejected(self) -> list[int]:
+        """Samples for which this process found no room, in each store."""
+        paths = filter(None, (self.memory.path, self.memory.encoded_path))
+        return [native.store_stats(path).rejected for path in paths]
 
     def print_forecast(self, chosen: bool = True) -> None:
         """Prints once what will fit into memory, unless all is there already."""
@@ -248,6 +269,22 @@ class DataCache:
         """One sample, e.g. to look at; read and decoded if it is not in memory."""
         batch = self.load(tf.constant([number], tf.int64))
         return tf.nest.map_structure(lambda rows: rows[0], batch)
+
+
+def _rows(context: tf.distribute.InputContext | None, batch_size: int) -> range:
+    """The rows of a global batch that a worker owns.
+
+    Raises:
+      ValueError: the worker has several replicas, or there are fewer rows than workers.
+    """
+    context = context or tf.distribute.InputContext()
+    workers = context.num_input_pipelines
+    if context.num_replicas_in_sync != workers:
+        raise ValueError(
+            f"input_context has {context.num_replicas_in_sync} replicas on {workers} workers: replicas "
+            "of one worker would get batches of different steps; start one worker per replica."
+        )
+    return order.rows_of(context.input_pipeline_id, workers, batch_size)
 
 
 _version_of = version.of

@@ -41,7 +41,8 @@ class Resume(tf.keras.callbacks.Callback):
             raise ValueError(f"every={every}: must be at least 1 step, or None for epochs.")
         if model.optimizer is None or not model.built:
             raise ValueError("Resume needs a model that is compiled and built: call model.build(...) first.")
-        model.optimizer.build(model.trainable_variables)
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=self._step)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)

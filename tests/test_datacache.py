@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import datacache
 import datacache.cache
+from custom_ops.datacache_store import datacache_store as native
 from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
@@ -64,6 +65,38 @@ def test_waiting_for_a_slow_source_is_counted(shm):
         pass
     seconds = time.monotonic() - begin
     assert seconds / 2 < cache.stats()["stall_seconds"] <= seconds
+
+
+@pytest.mark.parametrize("shuffle", ["local", "global"])
+def test_warm_reads_a_workers_part(shuffle, pattern, shm, capsys):
+    """Then its first epoch finds everything, with "local" every epoch."""
+    cache = help_.cache(pattern, shm, nodes=2)
+    with pytest.raises(ValueError, match="nodes=2: which part"):
+        cache.warm()
+    second = tf.distribute.InputContext(2, 1, 2)
+    cache.warm(8, seed=3, shuffle=shuffle, input_context=second)
+    read = native.read_stats().original_reads
+    assert cache.stats()["stored"] == 75 and "75/75" in capsys.readouterr().out
+    epochs = 2 if shuffle == "local" else 1
+    numbers = help_.numbers_of(cache.dataset(8, None, 3, shuffle, second, epochs=epochs))
+    assert len(np.concatenate(numbers)) == 75 * epochs
+    assert native.read_stats().original_reads == read
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_url(copied, shm, tmp_path):
+    """Any file system of TensorFlow's; here its own in memory."""
+    directory = f"ram://{tmp_path.name}"
+    tf.io.gfile.makedirs(directory)
+    for path in pathlib.Path(help_.records(tmp_path / "source")).parent.iterdir():
+        with tf.io.gfile.GFile(f"{directory}/{path.name}", "wb") as file:
+            file.write(path.read_bytes())
+    cache = help_.cache(f"{directory}/*.tfrecord", shm, tmp_path / "local" if copied else None)
+    before = native.read_stats()
+    for _ in range(2):
+        assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+    after = native.read_stats()
+    assert after.copies - before.copies == 0 and after.local_reads - before.local_reads == 150 * copied
 
 
 def test_without_memory_and_without_copies(pattern, shm):

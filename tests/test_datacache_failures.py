@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ def test_a_flipped_bit_in_memory_is_read_again(pattern, shm, tmp_path):
     cache.warm(progress=False)
     help_.flip(pathlib.Path(cache.memory.path), 8192 + 256 * 7 + 100)
     assert native.verify(cache.memory.path) == 1
-    stats, _, _ = help_.finished(help_.worker(pattern, shm, tmp_path / "local"))  # checks at its first read
+    stats, _, err = help_.finished(help_.worker(pattern, shm, tmp_path / "local"))  # checks at its first read
+    assert "1 until now; they are read and decoded again" in err
     assert stats["damaged_samples"] == 1 and stats["memory_misses"] == 1
     assert native.verify(cache.memory.path) == 0
 
@@ -182,6 +184,18 @@ def test_an_original_that_changes_meanwhile_is_named(tmp_path, shm, local, more)
     )
     with pytest.raises(tf.errors.DataLossError, match="003.jpg.* changed"):
         list(cache.dataset(8, epochs=1))
+
+
+def test_records_that_change_meanwhile_are_named(pattern, shm):
+    """Even if each is a whole record again: a file is looked at once a second while it is read."""
+    cache = help_.cache(pattern, shm, memory=0)
+    batches = iter(cache.dataset(1, epochs=1))
+    next(batches)
+    for path in pathlib.Path(pattern).parent.iterdir():
+        path.write_bytes(path.read_bytes())
+    time.sleep(1.1)
+    with pytest.raises(tf.errors.DataLossError, match="tfrecord was changed"):
+        list(batches)
 
 
 def test_no_record_file(tmp_path, shm):

@@ -1,5 +1,6 @@
 """Memory and disks that are full, small, read-only, or asked for by several."""
 
+import re
 import subprocess
 import sys
 
@@ -55,6 +56,39 @@ def test_shared_memory_fills_up_while_it_is_used(pattern, shm, tmp_path):
         env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_a_containers_shared_memory(tmp_path, shm):
+    """Docker's 64 MB: what fits is kept, the forecast says so, and each sample comes once per epoch."""
+    script = (
+        "import sys\n"
+        "import numpy as np, tensorflow as tf\n"
+        "import datacache\n"
+        "source = datacache.Samples(300, lambda i: i, 'numbers')\n"
+        "decode = lambda i: tf.fill([100_000], i)\n"
+        "cache = datacache.DataCache(source, decode, memory_dir=sys.argv[1], version='v')\n"
+        "for _ in range(2):\n"
+        "    found = [batch.numpy() for batch in cache.dataset(8, epochs=1)]\n"
+        "    assert all((rows == rows[:, :1]).all() for rows in found)\n"
+        "    assert sorted(np.concatenate(found)[:, 0]) == list(range(300))\n"
+        "assert 60 < cache.stats()['stored'] < 84, cache.stats()\n"
+    )
+    prefix = help_.in_small_tmpfs(shm, "64m")
+    command = [*prefix, sys.executable, "-c", script, str(shm)]
+    result = subprocess.run(command, env=help_.ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"datacache: 300 decoded samples .* of them \(2\d%\) fit", result.stdout), result.stdout
+
+
+def test_warm_fills_both_stores(pattern, shm):
+    """The decoded samples that have room, and the others encoded; again, after samples were refused."""
+    cache = large(pattern, shm, memory=1_500_000)
+    cache.warm(progress=False)
+    for _ in range(2):
+        cache.warm(progress=False)  # again what was under way when the decoded ones were full
+        stats = cache.stats()
+        assert (stats["stored"], stats["encoded_stored"]) == tuple(cache.memory.rooms)
+        native.release(cache.memory.path, tf.range(10, dtype=tf.int64))
 
 
 def test_full_disk(pattern, shm, tmp_path):

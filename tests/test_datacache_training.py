@@ -89,7 +89,10 @@ def test_logs(pattern, shm, tmp_path):
     assert history["datacache_memory_bytes"][-1] > 0
     assert history["datacache_bytes_per_second"][-1] > 0
     assert all(0 <= share <= 1 for share in history["datacache_stall_share"])
-    assert list((tmp_path / "logs").iterdir())
+    (events,) = (tmp_path / "logs").iterdir()
+    read = tf.compat.v1.train.summary_iterator(str(events))
+    tags = [value.tag for event in read for value in event.summary.value]
+    assert tags.count("datacache_stored") == EPOCHS
 
 
 class Switch:

@@ -55,9 +55,9 @@ def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
         ("gathering at 80% of memcpy's bandwidth at least", f"{100 * gathered:.0f}%", gathered >= 0.8),
         ("one copy for 4 processes", f"{copies:.2f} copies", copies < 1.1),
         (
-            "second run's first epoch = its later ones ± 5%, from a pipeline that is made",
+            "second run's first epoch at most 5% longer than its later ones, with a pipeline that is made",
             f"{100 * again:+.0f}%",
-            abs(again) <= 0.05,
+            again <= 0.05,
         ),
         ("filling memory within 5% of a plain epoch", f"{100 * fills[0]:+.0f}%", fills[0] <= 0.05),
         ("filling memory and copies, too", f"{100 * fills[1]:+.0f}%", fills[1] <= 0.05),
@@ -138,7 +138,9 @@ def render(results: dict) -> str:
         parts.append(results["peers"])
     parts.append(
         "### Later runs\n\nSeconds of runs that find all samples in memory: median (quartiles). Making the "
-        "pipeline includes a check of the first epoch's samples, and maps their memory into the process."
+        "pipeline includes a check of the first epoch's samples, and maps their memory into the process. The "
+        "first run has filled the memory in the order of its first epoch, as a later run with the same seed "
+        "reads it."
     )
     parts.append(_later(results))
     parts.append(

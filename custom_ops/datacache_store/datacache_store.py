@@ -74,7 +74,7 @@ def gather(
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Copies B samples out of a store.
 
-    Cost: one copy of each sample, by several threads; a checksum when this process first reads or examines it.
+    Cost: one copy of each sample, by several threads; a checksum if it is new to this process.
 
     Args:
       path: the store.

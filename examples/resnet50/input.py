@@ -99,6 +99,7 @@ class Data:
                 local_dir=self._config.cache_dir,
                 memory=self._config.cache_memory,
                 version=f"examples.resnet50 {canvas} {self._config.label_offset}",
+                nodes=self._topology.num_nodes,
             )
         return self._caches[split, canvas]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from datacache.callbacks import ExchangeCallback
+from datacache.callbacks import ExchangeCallback, Resume
 from datacache.exchange import Exchange
 from tests import datacache_help as help_
 from tests.multiprocess.oracle import assert_identical
@@ -89,6 +89,50 @@ def test_the_weights_of_one_process(comm, strategy, keras, cache):
         assert_identical(comm, value)
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_resuming_in_the_middle_of_an_epoch(comm, strategy, cache, shared_tmp):
+    """Equals an uninterrupted run bit for bit, with what the seeds of the samples draw."""
+    import keras
+
+    def augment(batch, seed):
+        noise = tf.map_fn(
+            lambda one: tf.random.stateless_normal([100], one), seed, fn_output_signature=tf.float32
+        )
+        return tf.cast(batch["data"], tf.float32) / 256 + noise, tf.cast(batch["number"], tf.float32)[:, None]
+
+    def train(directory, stop_after=None):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.0001, momentum=0.9), "mse")
+        resume = Resume(shared_tmp / directory, model, every=4)
+
+        def stop(batch, logs):
+            model.stop_training = resume.step == stop_after
+
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+        begun = resume.step
+        for span in resume.spans(2, cache.steps_per_epoch(12, drop_remainder=True)):
+            data = strategy.distribute_datasets_from_function(
+                lambda context, span=span: cache.dataset(
+                    12, augment, start=span.start, input_context=context, drop_remainder=True
+                )
+            )
+            model.fit(data, verbose=0, callbacks=[resume, stopping], **span.fit_arguments())
+            if resume.step == stop_after:
+                break
+        return begun, resume.step, model.get_weights()
+
+    *steps, whole = train("whole")
+    assert steps == [0, 24]
+    for stop_after in (6, 13):
+        assert train(f"parts{stop_after}", stop_after)[:2] == (0, stop_after)
+        *steps, resumed = train(f"parts{stop_after}")
+        assert steps == [stop_after, 24]
+        for one, other in zip(whole, resumed, strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert_identical(comm, other)
 
 
 class Mail:

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/datacache_store/copy.h"
@@ -83,6 +85,23 @@ int64_t StampOf(const std::string& path) {
   return static_cast<int64_t>((size * 0x9e3779b97f4a7c15u + changed) >> 1);
 }
 
+// Whether a file is what it was when it was listed. Asks the storage, but not again within a second.
+bool IsAsListed(const std::string& path, uint64_t stamp) {
+  using Clock = std::chrono::steady_clock;
+  static std::mutex* mutex = new std::mutex;
+  static auto* asked = new std::map<std::pair<std::string, uint64_t>, Clock::time_point>;
+  const auto now = Clock::now();
+  {
+    std::lock_guard<std::mutex> guard(*mutex);
+    const auto found = asked->find({path, stamp});
+    if (found != asked->end() && now - found->second < std::chrono::seconds(1)) return true;
+  }
+  if (StampOf(path) != static_cast<int64_t>(stamp)) return false;
+  std::lock_guard<std::mutex> guard(*mutex);
+  (*asked)[{path, stamp}] = now;
+  return true;
+}
+
 // Whether `data` begins with a record's length and the length's crc.
 bool HasHeader(absl::string_view data) {
   return data.size() >= 12 &&
@@ -138,8 +157,11 @@ class SourceFile {
     for (int attempt = 0; attempt < 2; ++attempt) {
       TF_RETURN_IF_ERROR(ReadOriginal(file.get(), offset, length + more, data));
       if (static_cast<int64_t>(data->size()) == length && (!record || Unframe(data))) {
-        // A record has its crc; a file of the same length may be another one.
-        return record || StampOf(original_) == static_cast<int64_t>(stamp_) ? absl::OkStatus() : Changed();
+        // What has the same length, and a record's crc, may be of another file. Of a file that is read record
+        // by record it is asked now and then.
+        const bool same = record ? IsAsListed(original_, stamp_)
+                                 : StampOf(original_) == static_cast<int64_t>(stamp_);
+        return same ? absl::OkStatus() : Changed();
       }
       LOG(WARNING) << "datacache: damaged data at byte " << offset << " of " << original_ << ", "
                    << (attempt == 0 ? "reading it again" : "twice");
