@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", choices=_COMMANDS, metavar="COMMAND", help="one of the above")
     parser.add_argument("names", nargs="*", help="stores, as `ls` shows them; none: all")
     parser.add_argument("--memory-dir", default="/dev/shm", help="default: %(default)s")
-    parser.add_argument("--local-dir", help="local copies too, for verify and clear")
+    parser.add_argument("--local-dir", help="local copies too; not for doctor")
     args = parser.parse_args(arguments)
     root = _root(args.memory_dir)
     stores = {path.name: path for path in _stores(root)}
@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> int:
         print(f"No stores in {root}.")
     for path in chosen:
         print(_line(path) if args.command == "ls" else _stat(path))
+    if local:
+        print(_copies(local))
     return 0
 
 
@@ -101,6 +103,15 @@ def _line(path: pathlib.Path) -> str:
     # Printed as Python literals: what a file says must not steer a terminal.
     what = f"{str(about.get('source', '?'))!r} {str(about.get('version', '?'))!r}"
     return "  ".join(part for part in (path.name, size, what, age, use) if part)
+
+
+def _copies(local: pathlib.Path) -> str:
+    from datacache import local as local_level
+
+    copies = local_level.copies_in(local)
+    size = budget.readable(sum(copy.lstat().st_size for copy in copies))
+    use = "in use" if directories.is_in_use(local) else ""
+    return "  ".join(part for part in (str(local), f"{len(copies)} copies", size, use) if part)
 
 
 def _stat(path: pathlib.Path) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_commands_after_a_kill_between_marker_and_store(shm, capsys):
     assert command.main(["verify", *place]) == 1
     assert command.main(["clear", *place]) == 0
     assert not directory.exists()
+
+
+def test_local_copies_are_listed(pattern, shm, tmp_path, capsys):
+    local = tmp_path / "local"
+    cache = help_.cache(pattern, shm, local)
+    for name in ("ls", "stat"):
+        assert command.main([name, "--memory-dir", str(shm), "--local-dir", str(local)]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert len(said) == 2 and re.fullmatch(rf"{local}  3 copies  \S+ KB  in use", said[1])
+    del cache
 
 
 def test_commands(pattern, shm, capsys):

@@ -1,7 +1,4 @@
-"""A process is killed at random points; the next one goes on with what is there.
-
-DATACACHE_KILLS=200 python -m pytest tests/test_datacache_kills.py    # as many points; a few by default
-"""
+"""A process is killed at random points; the next one goes on with what is there."""
 
 import os
 import pathlib
@@ -13,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
 from datacache import command
@@ -20,7 +18,7 @@ from datacache import local as local_level
 from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
-POINTS = int(os.environ.get("DATACACHE_KILLS", "25"))
+POINTS = 200
 
 # What DataCache does, without the pipeline whose tracing would take most of the time: copies, index, store.
 # TensorFlow must not run before a fork: the parent only imports.
@@ -61,6 +59,19 @@ def seconds_to_fill(shm: pathlib.Path) -> float:
             return time.monotonic() - begin
         time.sleep(0.02)
     raise AssertionError("the worker fills nothing")
+
+
+def trained(cache) -> list[np.ndarray]:
+    """The weights of a small model."""
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential([tf.keras.layers.Input([100]), tf.keras.layers.Dense(1)])
+    model.compile(tf.keras.optimizers.SGD(0.001), "mse")
+
+    def rows(batch):
+        return tf.cast(batch["data"], tf.float32) / 256, tf.cast(batch["number"], tf.float32)[:, None]
+
+    model.fit(cache.dataset(15, rows), epochs=2, steps_per_epoch=cache.steps_per_epoch(15), verbose=0)
+    return model.get_weights()
 
 
 @pytest.mark.timeout(600)
@@ -109,4 +120,7 @@ def test_killed_at_random_points(tmp_path, shm):
     assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
     assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(60))
+    uncached = help_.cache(pattern, shm, memory=0)
+    for one, other in zip(trained(cache), trained(uncached), strict=True):
+        np.testing.assert_array_equal(one, other)
     assert command.main(verify) == 0
