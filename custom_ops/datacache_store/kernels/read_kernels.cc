@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/datacache_store/clock.h"
 #include "custom_ops/datacache_store/copy.h"
 #include "custom_ops/datacache_store/crc32c.h"
 #include "custom_ops/datacache_store/lock.h"
@@ -42,21 +42,16 @@ ReadStats& Counters() {
   return *counters;
 }
 
-int64_t MicrosecondsSince(std::chrono::steady_clock::time_point begin) {
-  const auto spent = std::chrono::steady_clock::now() - begin;
-  return std::chrono::duration_cast<std::chrono::microseconds>(spent).count();
-}
-
 // Bytes [offset, offset + length) of a file, fewer at its end. Counts what the central storage costs.
 absl::Status ReadOriginal(RandomAccessFile* file, int64_t offset, int64_t length, std::string* data) {
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t begin = datacache::Microseconds();
   data->resize(length);
   absl::string_view read;
   const absl::Status status = file->Read(offset, length, &read, data->data());
   if (!status.ok() && !absl::IsOutOfRange(status)) return status;
   if (read.data() != data->data()) std::memmove(data->data(), read.data(), read.size());
   data->resize(read.size());
-  Counters().original_microseconds += MicrosecondsSince(begin);
+  Counters().original_microseconds += datacache::Microseconds() - begin;
   Counters().original_bytes += data->size();
   return absl::OkStatus();
 }
@@ -87,14 +82,13 @@ int64_t StampOf(const std::string& path) {
 
 // Whether a file is what it was when it was listed. Asks the storage, but not again within a second.
 bool IsAsListed(const std::string& path, uint64_t stamp) {
-  using Clock = std::chrono::steady_clock;
   static std::mutex* mutex = new std::mutex;
-  static auto* asked = new std::map<std::pair<std::string, uint64_t>, Clock::time_point>;
-  const auto now = Clock::now();
+  static auto* asked = new std::map<std::pair<std::string, uint64_t>, int64_t>;
+  const int64_t now = datacache::Microseconds();
   {
     std::lock_guard<std::mutex> guard(*mutex);
     const auto found = asked->find({path, stamp});
-    if (found != asked->end() && now - found->second < std::chrono::seconds(1)) return true;
+    if (found != asked->end() && now - found->second < 1000000) return true;
   }
   if (StampOf(path) != static_cast<int64_t>(stamp)) return false;
   std::lock_guard<std::mutex> guard(*mutex);
@@ -138,9 +132,9 @@ class SourceFile {
   absl::Status Read(int64_t offset, int64_t length, bool record, std::string* data) {
     // One try with the copy that is there, and one with a new one.
     for (int attempt = 0; attempt < 2 && !copy_.empty(); ++attempt) {
-      const auto begin = std::chrono::steady_clock::now();
+      const int64_t begin = datacache::Microseconds();
       const CopyState state = ReadCopy(offset, length, record, data);
-      Counters().local_microseconds += MicrosecondsSince(begin);
+      Counters().local_microseconds += datacache::Microseconds() - begin;
       if (state == CopyState::kGood) {
         ++Counters().local_reads;
         Counters().local_hits += attempt == 0;

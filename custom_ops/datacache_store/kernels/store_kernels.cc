@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/datacache_store/clock.h"
 #include "custom_ops/datacache_store/store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -48,12 +48,6 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
   }
   (*entries)[path] = {store, status.st_ino};
   return store;
-}
-
-// Microseconds.
-int64_t Clock() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
 // Says once per store what the user should know of it.
@@ -139,7 +133,7 @@ class GatherOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
-    const int64_t begin = Clock();
+    const int64_t begin = datacache::Microseconds();
     const auto ids = context->input(0).flat<int64_t>();
     const int64_t batch = ids.size();
     Tensor* found = nullptr;
@@ -163,7 +157,7 @@ class GatherOp : public StoreOp {
       }
     };
     InThreads(context, *store, batch, copy);
-    store->microseconds += Clock() - begin;
+    store->microseconds += datacache::Microseconds() - begin;
     const int64_t damaged = store->damaged();
     if (damaged > logged_.exchange(damaged)) {
       LOG(WARNING) << "datacache: damaged samples in " << path_ << ", " << damaged
@@ -235,14 +229,14 @@ class FetchOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
-    const int64_t begin = Clock();
+    const int64_t begin = datacache::Microseconds();
     Tensor *found = nullptr, *data = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &found));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &data));
     std::string read;
     found->scalar<bool>()() = store->Get(context->input(0).scalar<int64_t>()(), &read);
     if (found->scalar<bool>()()) data->scalar<tstring>()() = read;
-    store->microseconds += Clock() - begin;
+    store->microseconds += datacache::Microseconds() - begin;
   }
 };
 
@@ -307,68 +301,6 @@ class VerifyOp : public StoreOp {
   }
 };
 
-// How long consumers waited for batches, by cache. A pipeline reads the clock when it is asked for a
-// batch, and again when it has one.
-struct Waits {
-  std::atomic<int64_t> batches{0}, microseconds{0};
-};
-
-Waits& WaitsOf(const std::string& cache) {
-  static std::mutex* mutex = new std::mutex;
-  static auto* all = new std::map<std::string, std::unique_ptr<Waits>>;
-  std::lock_guard<std::mutex> guard(*mutex);
-  std::unique_ptr<Waits>& waits = (*all)[cache];
-  if (waits == nullptr) waits = std::make_unique<Waits>();
-  return *waits;
-}
-
-class AskedOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    Tensor* asked = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &asked));
-    asked->scalar<int64_t>()() = Clock();
-  }
-};
-
-class WaitedOp : public OpKernel {
- public:
-  explicit WaitedOp(OpKernelConstruction* context) : OpKernel(context) {
-    std::string cache;
-    OP_REQUIRES_OK(context, context->GetAttr("cache", &cache));
-    waits_ = &WaitsOf(cache);
-  }
-
-  void Compute(OpKernelContext* context) override {
-    ++waits_->batches;
-    waits_->microseconds += Clock() - context->input(0).scalar<int64_t>()();
-    context->set_output(0, context->input(0));
-  }
-
- private:
-  Waits* waits_ = nullptr;
-};
-
-class WaitStatsOp : public OpKernel {
- public:
-  explicit WaitStatsOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("cache", &cache_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Waits& waits = WaitsOf(cache_);
-    Tensor* output = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {2}, &output));
-    output->flat<int64_t>()(0) = waits.batches;
-    output->flat<int64_t>()(1) = waits.microseconds;
-  }
-
- private:
-  std::string cache_;
-};
-
 class CreateOp : public OpKernel {
  public:
   explicit CreateOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -390,9 +322,6 @@ REGISTER_KERNEL_BUILDER(Name("DatacachePut").Device(DEVICE_CPU), PutOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheRelease").Device(DEVICE_CPU), ReleaseOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheFetch").Device(DEVICE_CPU), FetchOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheKeep").Device(DEVICE_CPU), KeepOp);
-REGISTER_KERNEL_BUILDER(Name("DatacacheAsked").Device(DEVICE_CPU), AskedOp);
-REGISTER_KERNEL_BUILDER(Name("DatacacheWaited").Device(DEVICE_CPU), WaitedOp);
-REGISTER_KERNEL_BUILDER(Name("DatacacheWaitStats").Device(DEVICE_CPU), WaitStatsOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheSetCapacity").Device(DEVICE_CPU), SetCapacityOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheExamine").Device(DEVICE_CPU), ExamineOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheStats").Device(DEVICE_CPU), StatsOp);
