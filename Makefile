@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 QUESTIONS := $(patsubst benchmarks/%/main.py,%,$(wildcard benchmarks/*/main.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test report lint lock wheel cuda clean
+.PHONY: help setup demo test check report lint lock wheel cuda clean
 
 help: ## list the targets (default)
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -22,8 +22,11 @@ demo: export TF_CPP_MIN_LOG_LEVEL := 3
 demo: setup ## train a small CNN on handwritten digits with 4 workers on this machine
 	.venv/bin/horovodrun --gloo -np 4 $(PYTHON) -m examples.digits.main
 
-test: setup ## build and test everything; ends with the number of cases
+test: setup ## build everything and test it; ends with the number of cases
 	@$(PYTHON) -m tools.bazel.run_tests
+
+check: setup ## the same, and some suites again with more workers, up to 8
+	@$(PYTHON) -m tools.bazel.run_tests --thorough
 
 # One folder of benchmarks/ per question, e.g. make bench-group_collectives.
 bench-%: setup

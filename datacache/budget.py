@@ -130,14 +130,14 @@ def readable(size: float) -> str:
     """Bytes for people.
 
     Example:
-      >>> readable(1536), readable(27 << 30)
-      ('1.5 KB', '27 GB')
+      >>> readable(1000), readable(1536), readable(27 << 30)
+      ('1000 B', '1.5 KB', '27 GB')
     """
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
+    units = ["B", "KB", "MB", "GB", "TB"]
+    while size >= 1024 and len(units) > 1:
         size /= 1024
-    return f"{size:.3g} TB"
+        del units[0]
+    return f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:.0f} {units[0]}"
 
 
 class Rooms(NamedTuple):

@@ -1,6 +1,7 @@
 """DataCache: a data set that is read once, decoded once, and then trained from memory."""
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ from datacache import memory as memory_level
 from datacache.local import LocalCopies
 from datacache.order import Order
 from datacache.pipeline import Loader, apply_augment, sample_spec, timed
+from datacache.source import ImageFolder, Samples, TFRecords
 
 _FOREVER = (1 << 63) - 1
 _WARM_BATCH = 64
+_SEEN_AT_ONCE = 1 << 20  # slots that warm() looks through for each batch, to see whether the store is full
 _EXAMINED_AT_ONCE = 1 << 20  # samples, whose numbers take memory
+_PLUMBING = re.compile(r"{{function_node.*?}} *|\s*\[\[{{node.*", re.DOTALL)  # of TensorFlow's messages
 # Batches that wait for the training. tf.data's choice grows: new memory, which takes longer than a copy.
 _READY = 2
 
@@ -52,6 +56,7 @@ class DataCache:
         this one needs room for.
 
     Raises:
+      TypeError: `source` is no source, or `decode` no function.
       ValueError: a sample that cannot be stored; a directory that is not ours; a `version` is needed.
 
     Example:
@@ -76,6 +81,13 @@ class DataCache:
         memory_dir: str = "/dev/shm",
         nodes: int = 1,
     ):
+        if not isinstance(source, TFRecords | ImageFolder | Samples):
+            raise TypeError(
+                f"source={source!r}: must be a TFRecords, an ImageFolder or a Samples, e.g. "
+                "ImageFolder('/mnt/nfs/images')."
+            )
+        if not callable(decode):
+            raise TypeError(f"decode={decode!r}: must be a function of what the source reads.")
         budget.parse(memory)
         if nodes < 1:
             raise ValueError(f"nodes={nodes}: must be at least 1, the number of machines.")
@@ -87,7 +99,7 @@ class DataCache:
         self.spec = sample_spec(lambda sample: decode(*read(sample)))
         flat = tf.nest.flatten(self.spec)
         self._name = memory_level.identity(source.fingerprint, self.version, len(source), flat)
-        about = {"source": type(source).__name__, "version": self.version}
+        about = {"source": source.title, "version": self.version}
         # Copies on a local disk are the encoded form already.
         encoded_sizes = source.encoded_sizes if self.local.root is None else None
         self.memory = memory_level.Memory(
@@ -109,11 +121,22 @@ class DataCache:
     def order(self, batch_size: int, seed=0, shuffle="local", fraction=0.1, drop_remainder=False):
         """The order of a dataset with these arguments (order.py)."""
         return order.check(
-            order.Order(len(self), batch_size, seed, shuffle, fraction, drop_remainder)
+            order.Order(
+                len(self),
+                order.whole("batch_size", batch_size),
+                order.whole("seed", seed),
+                shuffle,
+                fraction,
+                drop_remainder,
+            )
         )
 
     def steps_per_epoch(self, batch_size: int, drop_remainder: bool = False) -> int:
-        """Batches in which each sample comes once: what Keras's `fit` is to be told."""
+        """Batches in which each sample comes once: what Keras's `fit` is to be told.
+
+        Args:
+          batch_size, drop_remainder: as for `dataset`.
+        """
         return self.order(batch_size, drop_remainder=drop_remainder).steps_per_epoch
 
     def dataset(
@@ -153,11 +176,16 @@ class DataCache:
           drop_remainder: whether each epoch ends with its last whole batch.
 
         Raises:
+          TypeError: `batch_size`, `seed` or `start` is no whole number.
           ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
             batch has fewer rows than workers.
         """
         self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
+        start = order.whole("start", start)
+        if start < 0:
+            raise ValueError(f"start={start}: must be at least 0, the steps that are done already.")
         plan = self.order(batch_size, seed, shuffle, fraction, drop_remainder)
+        batch_size = plan.batch_size
         rows = _rows(input_context, batch_size)
         workers = 1 if input_context is None else input_context.num_input_pipelines
         rest = len(self) % batch_size
@@ -214,7 +242,8 @@ class DataCache:
           progress: whether to show the bar.
 
         Raises:
-          ValueError: `batch_size` is missing although the machine has room for its part alone (`nodes`).
+          ValueError: `batch_size` is missing although the machine has room for its part alone (`nodes`); a
+            sample cannot be read or decoded, which the message names.
         """
         if batch_size is None and self._nodes > 1:
             raise ValueError(
@@ -228,8 +257,9 @@ class DataCache:
             todo = len(self)
             ids = tf.data.Dataset.range(todo).batch(_WARM_BATCH)
         else:
-            plan, rows = self.order(batch_size, seed, shuffle), _rows(input_context, batch_size)
-            todo = sum(len(range(row, len(self), batch_size)) for row in rows)
+            plan = self.order(batch_size, seed, shuffle)
+            rows = _rows(input_context, plan.batch_size)
+            todo = sum(len(range(row, len(self), plan.batch_size)) for row in rows)
             steps = tf.data.Dataset.range(plan.steps_per_epoch)
             ids = steps.map(lambda step: order.batch_ids(step, plan, rows)[0])
         bar = tf.keras.utils.Progbar(todo, unit_name="sample") if progress else None
@@ -239,14 +269,30 @@ class DataCache:
             first = tf.nest.flatten(load(batch))[0]
             return tf.shape(first, tf.int64)[0]
 
-        done, rejected = 0, self._rejected()
-        for count in ids.map(filled, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE):
-            done += int(count)
-            full = all(now > before for now, before in zip(self._rejected(), rejected, strict=True))
+        done, number, full, rejected = 0, 0, False, self._rejected()
+        between_looks = 1 + len(self) // _SEEN_AT_ONCE
+        batches = iter(ids.map(filled, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
+        while done < todo and not full:
+            try:
+                done += int(next(batches))
+            except tf.errors.OpError:
+                self._name_culprit(next(iter(ids.skip(number))))
+                raise
+            if number % between_looks == 0:
+                full = all(now > before for now, before in zip(self._rejected(), rejected, strict=True))
+            number += 1
             if bar:
                 bar.update(done, finalize=full or done == todo)
-            if full:
-                break
+
+    def _name_culprit(self, ids: tf.Tensor) -> None:
+        """Raises an error that names the first of these samples that cannot be loaded, if there is one."""
+        one_by_one = iter(tf.data.Dataset.from_tensor_slices(ids).batch(1).map(self.load))
+        for sample in ids.numpy().tolist():
+            try:
+                next(one_by_one)
+            except tf.errors.OpError as error:
+                name, reason = self.source.name_of(sample), _PLUMBING.sub("", error.message)
+                raise ValueError(f"{name} cannot be read or decoded: {reason}") from error
 
     def _rejected(self) -> list[int]:
         """Samples for which this process found no room, in each store."""

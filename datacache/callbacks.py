@@ -116,7 +116,7 @@ class CacheMonitor(tf.keras.callbacks.Callback):
         loaded = sum(counted(name) for name in _COUNTED if name.endswith("_bytes"))
         found |= {
             "datacache_hit_rate": hits / max(hits + misses, 1),
-            "datacache_stored": now.get("stored", 0),
+            "datacache_stored": now["stored"],
             "datacache_bytes_per_second": loaded / seconds,
             "datacache_stall_share": counted("stall_seconds") / seconds,
         }

@@ -61,7 +61,9 @@ def claim(path: str | os.PathLike) -> pathlib.Path:
             "another directory for the cache."
         )
     path = path.resolve()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not exist_ok, which raises FileExistsError if the directory is cleared just after mkdir() has met it.
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700, parents=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ValueError(f"{path} is not a directory of this user: choose another for the cache.")

@@ -21,6 +21,7 @@ Globally Re-shuffle? (IPDPS 2022).
 """
 
 import math
+import operator
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -55,6 +56,17 @@ class Order(NamedTuple):
         """S."""
         whole, rest = divmod(self.samples, self.batch_size)
         return whole + (rest > 0 and not self.drop_remainder)
+
+
+def whole(name: str, value) -> int:
+    """An argument as Python's int, in which keys are computed: NumPy's would overflow.
+
+    Raises:
+      TypeError: it is no whole number.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}={value!r}: must be a whole number.")
+    return operator.index(value)
 
 
 def check(order: Order) -> Order:

@@ -1,13 +1,14 @@
 """Where samples come from: the files of TFRecords, the images of a folder, or a function of a number.
 
-A source has a length, a fingerprint of its content, and `read(id)`, in the graph, what `decode` gets as
-arguments. Files are read through their local copies, if there is a place for them (local.py). `encoded_sizes`
-are the bytes that samples have before they are decoded, if they are known.
+A source has a length, a title, a fingerprint of its content, a name for each sample, and `read(id)`, in the
+graph, what `decode` gets as arguments. Files are read through their local copies, if there is a place for
+them (local.py). `encoded_sizes` are the bytes that samples have before they are decoded, if they are known.
 """
 
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
 from concurrent import futures
 from typing import NamedTuple
@@ -45,11 +46,15 @@ def _not_kept(sample: tf.Tensor, read: Callable[[], tf.Tensor]) -> tf.Tensor:
 
 
 def _stat(path: str) -> SourceFile:
-    if "://" not in path:
+    if "://" in path:
+        status = tf.io.gfile.stat(path)
+        found, is_folder = SourceFile(path, status.length, status.mtime_nsec), status.is_directory
+    else:
         local = os.stat(path)  # gfile knows whole seconds only
-        return SourceFile(path, local.st_size, local.st_mtime_ns)
-    status = tf.io.gfile.stat(path)
-    return SourceFile(path, status.length, status.mtime_nsec)
+        found, is_folder = SourceFile(path, local.st_size, local.st_mtime_ns), stat.S_ISDIR(local.st_mode)
+    if is_folder:
+        raise ValueError(f"{path!r} is a directory, not a file; name its files, e.g. '{path}/*.tfrecord'.")
+    return found
 
 
 def _stat_all(paths: list[str]) -> list[SourceFile]:
@@ -72,11 +77,16 @@ class TFRecords:
       pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths.
     """
 
-    def __init__(self, pattern: str | list[str]):
-        self.paths = sorted(tf.io.gfile.glob(pattern)) if isinstance(pattern, str) else list(pattern)
+    def __init__(self, pattern: str | os.PathLike | list[str]):
+        if isinstance(pattern, str | os.PathLike):
+            pattern = os.fspath(pattern)
+            self.paths = sorted(tf.io.gfile.glob(pattern))
+        else:
+            self.paths = [os.fspath(path) for path in pattern]
         if not self.paths:
             raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
         self.files = _stat_all(self.paths)
+        self.title = f"TFRecords {pattern if isinstance(pattern, str) else ', '.join(self.paths)}"
         self.fingerprint = _fingerprint("TFRecords", [tuple(file) for file in self.files])
         self._copies = LocalCopies(None)
         self._index = None
@@ -103,6 +113,11 @@ class TFRecords:
         if self._index is None:
             self.open(self._copies)
         return self._index.shape[1]
+
+    def name_of(self, sample: int) -> str:
+        """For messages."""
+        file, begin, _ = self._index[:, sample]
+        return f"the record at byte {begin} of {self.paths[file]}"
 
     @property
     def encoded_sizes(self) -> np.ndarray:
@@ -149,6 +164,7 @@ class ImageFolder:
                 "needs one."
             )
         self._labels = labels
+        self.title = f"ImageFolder {path}"
         self.fingerprint = _fingerprint("ImageFolder", [tuple(file) for file in self.files], labels)
         self._copies = LocalCopies(None)
 
@@ -158,6 +174,10 @@ class ImageFolder:
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def name_of(self, sample: int) -> str:
+        """For messages."""
+        return self.files[sample].path
 
     @property
     def encoded_sizes(self) -> np.ndarray:
@@ -216,6 +236,7 @@ class Samples:
         if n < 1:
             raise ValueError(f"Samples: n={n}: must be at least 1.")
         self._n, self._read = n, read_fn
+        self.title = f"Samples {getattr(read_fn, '__name__', '')}"
         self.fingerprint = _fingerprint("Samples", n, fingerprint or version.of(read_fn, "fingerprint"))
 
     def open(self, copies: LocalCopies) -> None:
@@ -223,6 +244,10 @@ class Samples:
 
     def __len__(self) -> int:
         return self._n
+
+    def name_of(self, sample: int) -> str:
+        """For messages."""
+        return f"sample {sample}"
 
     def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
         """The graph function from a sample's number to what `decode` gets."""

@@ -3,6 +3,8 @@
 from custom_ops.datacache_store import datacache_store as native
 from datacache.memory import Memory
 
+_NO_STORE = native.StoreStats(*[0] * len(native.StoreStats._fields))
+
 
 def of(memory: Memory, cache: str) -> dict[str, float]:
     """Counts since the process began.
@@ -14,7 +16,7 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
       cache: its name, by which its waits are counted.
 
     Returns:
-      For each level (`memory`, `encoded`, `local`, `original`), as far as there is one:
+      For each level (`memory`, `local`, `original`; `encoded` if there is one):
       `<level>_hit_rate`: of what was asked of it; `<level>_bytes`; `<level>_seconds` of reading, all threads
       together; `<level>_bytes_per_second`, their quotient: how fast it is for one thread. `stall_seconds`:
       waiting of those who iterate over datasets, for `batches`, too little where decoding takes all of
@@ -42,20 +44,18 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
             "encoded_hit_rate": _share(encoded.hits, encoded.hits + encoded.misses),
             **_level("encoded", encoded.bytes_read, encoded.microseconds),
         }
-    if memory.path:
-        store = native.store_stats(memory.path)
-        found |= {
-            "stored": store.stored,
-            "capacity": store.capacity,
-            "stored_bytes": store.stored * memory.sample_bytes,
-            "memory_hits": store.hits,
-            "memory_misses": store.misses,
-            "memory_hit_rate": _share(store.hits, store.hits + store.misses),
-            **_level("memory", store.bytes_read, store.microseconds),
-            "rejected": store.rejected,
-            "damaged_samples": store.corrupt,
-        }
-    return found
+    store = native.store_stats(memory.path) if memory.path else _NO_STORE
+    return found | {
+        "stored": store.stored,
+        "capacity": store.capacity,
+        "stored_bytes": store.stored * memory.sample_bytes,
+        "memory_hits": store.hits,
+        "memory_misses": store.misses,
+        "memory_hit_rate": _share(store.hits, store.hits + store.misses),
+        **_level("memory", store.bytes_read, store.microseconds),
+        "rejected": store.rejected,
+        "damaged_samples": store.corrupt,
+    }
 
 
 def _level(name: str, size: int, microseconds: int) -> dict[str, float]:

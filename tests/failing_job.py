@@ -18,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORKER = ROOT / "tests" / "multiprocess" / "failure_worker.py"
 STARTING = 150  # seconds, on a busy machine
 WITHIN = 60  # seconds that a worker has after the fault
+PYTHON_ERROR = 1  # exit code
+REMEDY = "Every worker must make the same collective calls"
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
@@ -42,6 +44,21 @@ class Ended:
     code: int | None
     seconds: float
     output: str
+
+    @property
+    def cause(self) -> str:
+        """What the watchdog printed."""
+        lines = re.findall(r"^tf_sparse_strategy, rank \d \([\w.]+\): (.*)$", self.output, re.M)
+        return "\n".join(lines)
+
+
+def check_all_blame(ended: dict[int, Ended], code: int, *words: str) -> None:
+    """All of these workers ended by themselves, with this code, within a minute, and name the cause."""
+    for rank, worker in ended.items():
+        assert worker.code == code, f"rank {rank}: {worker.code}\n{worker.output[-4000:]}"
+        assert worker.seconds <= WITHIN
+        for word in words:
+            assert word in worker.cause, f"rank {rank}:\n{worker.output[-4000:]}"
 
 
 def run(workers: int, *arguments, present=None, environment=None):

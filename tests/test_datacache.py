@@ -103,6 +103,39 @@ def test_without_memory_and_without_copies(pattern, shm):
     cache = help_.cache(pattern, shm, memory=0)
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
     assert list(shm.iterdir()) == []
+    stats = cache.stats()
+    assert stats["stored"] == stats["capacity"] == stats["memory_hit_rate"] == 0
+
+
+def test_warm_names_what_cannot_be_decoded(tmp_path, pattern, shm, monkeypatch):
+    folder = help_.images(tmp_path / "images", per_class=100)
+    (folder / "class_1" / "042.jpg").write_bytes(b"no image")
+    cache = datacache.DataCache(
+        datacache.ImageFolder(str(folder)), help_.decode_image, memory_dir=str(shm)
+    )
+    for at_once, arguments in ((1 << 20, {}), (50, {"batch_size": 7})):
+        monkeypatch.setattr(datacache.cache, "_SEEN_AT_ONCE", at_once)  # a look each, and one in five
+        with pytest.raises(ValueError, match="class_1/042.jpg cannot be read or decoded: .*image"):
+            cache.warm(progress=False, **arguments)
+
+    def decode(record):
+        wrong = tf.strings.length(record) > 0
+        return tf.ensure_shape(tf.cond(wrong, lambda: tf.zeros([2]), lambda: tf.zeros([3])), [3])
+
+    records = datacache.TFRecords(pattern)
+    cache = datacache.DataCache(records, decode, memory_dir=str(shm), version="wrong")
+    with pytest.raises(ValueError, match="the record at byte 0 of .*cannot be read or decoded: .*shape"):
+        cache.warm(progress=False)
+
+    def read(number):
+        if number == 70:
+            raise OSError("the disk is on fire")
+        return np.float32(number)
+
+    samples = datacache.Samples(100, lambda i: tf.numpy_function(read, [i], tf.float32), "numbers")
+    cache = datacache.DataCache(samples, lambda x: tf.ensure_shape(x, []), memory_dir=str(shm), version="1")
+    with pytest.raises(ValueError, match="sample 70 cannot be read or decoded: .*(\n.*)*on fire"):
+        cache.warm(progress=False)
 
 
 def test_images(tmp_path, shm):
@@ -240,47 +273,6 @@ def test_shapes_and_cardinality(pattern, shm):
     assert cache.dataset(16).cardinality() == tf.data.INFINITE_CARDINALITY
     assert cache.dataset(16, epochs=2).cardinality() == 20
     assert cache.dataset(16, epochs=2, drop_remainder=True).cardinality() == 18
-
-
-@pytest.mark.parametrize(
-    ("decode", "message"),
-    [
-        (lambda i: tf.strings.as_string(i), "numbers"),
-        (lambda i: tf.zeros([i]), "fully defined"),
-        (lambda i: tf.sparse.eye(3), "numbers"),
-    ],
-)
-def test_samples_that_cannot_be_stored(decode, message, shm):
-    with pytest.raises(ValueError, match=message):
-        datacache.DataCache(datacache.Samples(3, lambda i: i), decode, memory_dir=str(shm))
-
-
-def test_sources_that_are_not_there(tmp_path):
-    with pytest.raises(ValueError, match="no file matches"):
-        datacache.TFRecords(str(tmp_path / "*"))
-    with pytest.raises(ValueError, match="no folders with images"):
-        datacache.ImageFolder(str(tmp_path))
-    with pytest.raises(ValueError, match="n=0"):
-        datacache.Samples(0, lambda i: i)
-
-
-def test_too_few_rows_for_the_workers(pattern, shm):
-    cache = help_.cache(pattern, shm)
-    context = tf.distribute.InputContext(4, 0, 4)
-    with pytest.raises(ValueError, match="drop_remainder"):
-        cache.dataset(148, input_context=context)
-    cache.dataset(148, input_context=context, drop_remainder=True)
-
-
-def test_several_replicas_per_worker_are_refused(pattern, shm):
-    cache = help_.cache(pattern, shm)
-    with pytest.raises(ValueError, match="4 replicas on 2 workers"):
-        cache.dataset(16, input_context=tf.distribute.InputContext(2, 0, 4))
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])  # one replica, and one worker
-    dataset = strategy.distribute_datasets_from_function(
-        lambda context: cache.dataset(16, epochs=1, input_context=context)
-    )
-    assert sorted(np.concatenate(help_.numbers_of(dataset))) == list(range(150))
 
 
 def test_files_are_private(pattern, shm, tmp_path):

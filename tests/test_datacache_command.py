@@ -101,7 +101,7 @@ def test_commands(pattern, shm, capsys):
     place = ["--memory-dir", str(shm)]
     assert command.main(["ls", *place]) == 0
     said = capsys.readouterr().out
-    assert name in said and "'mine'" in said and "in use" in said
+    assert name in said and repr(f"TFRecords {pattern}") in said and "'mine'" in said and "in use" in said
     assert command.main(["stat", name, *place]) == 0
     assert "0 of 150 samples" in capsys.readouterr().out
     assert command.main(["verify", *place]) == 0

@@ -94,6 +94,33 @@ def test_nobody_is_alone_with_a_lock_on_a_deleted_marker(tmp_path, monkeypatch):
     assert len(leases) == 1
 
 
+def test_a_directory_may_be_cleared_while_it_is_made(tmp_path, monkeypatch):
+    """Another process's directory is in the way of mkdir(), and has gone a moment later."""
+    path = tmp_path / "cache"
+    mkdir = os.mkdir
+
+    def late(*args):
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        mkdir(path)
+        try:
+            mkdir(*args)
+        finally:
+            os.rmdir(path)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    lease = directories.Lease(path, lambda path: [])
+    assert os.mkdir is mkdir
+    assert directories.is_in_use(path)
+    lease.release()
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "cache").write_text("mine")
+    with pytest.raises(ValueError, match="is not a directory of this user"):
+        directories.claim(tmp_path / "cache")
+    assert (tmp_path / "cache").read_text() == "mine"
+
+
 def test_links_that_lead_nowhere_are_refused(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     link.symlink_to(target)

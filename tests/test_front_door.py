@@ -16,7 +16,7 @@ from tools.bazel import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETUP = ROOT / "tools" / "setup" / "setup.sh"
-TARGETS = {"help", "setup", "demo", "test", "lint", "lock", "report", "wheel", "cuda", "clean"}
+TARGETS = {"help", "setup", "demo", "test", "check", "lint", "lock", "report", "wheel", "cuda", "clean"}
 NOBODY = 65534
 
 
@@ -140,7 +140,7 @@ def set_up(root: pathlib.Path) -> list[str]:
     """Runs the set-up; returns the words that tell its steps apart."""
     (root / "calls").write_text("")
     script = root / "tools" / "setup" / "setup.sh"
-    path = f"{root / 'bin'}:/usr/bin:/bin"
+    path = f"{root / 'shims'}:{root / 'bin'}:/usr/bin:/bin"
     subprocess.run([script], cwd="/", env={"PATH": path}, check=True, capture_output=True)
     steps = {
         "-m venv": "venv",
@@ -169,6 +169,29 @@ def test_set_up_repeats_only_what_changed(machine: pathlib.Path, record_property
     assert set_up(machine) == ["venv", "checkout", "horovod", "native"]
     (machine / "requirements" / "models.txt").write_text("second\n")
     assert set_up(machine)[0] == "venv"
+
+
+def test_shims_of_pyenv_come_last(machine: pathlib.Path) -> None:
+    """Even if they come first on PATH."""
+    (machine / "shims").mkdir()
+    add_command(machine / "shims", "python3.11", "[[ $1 == -c ]] || echo shim >>calls")
+    assert set_up(machine)[0] == "venv"
+    assert "shim" not in (machine / "calls").read_text()
+    shutil.copy(machine / "shims" / "python3.11", machine / "bin")  # or this would prove nothing
+    shutil.rmtree(machine / ".cache")
+    set_up(machine)
+    assert "shim" in (machine / "calls").read_text()
+
+
+def test_another_pythons_environment_is_cleared(machine: pathlib.Path) -> None:
+    set_up(machine)
+    assert "--clear" in (machine / "calls").read_text()  # the made-up .venv has a copy, not a link
+    add_command(machine / "bin", "python3.11", '[[ $1 == -c ]] || echo "$*" >>calls')
+    (machine / ".venv" / "bin" / "python").unlink()
+    (machine / ".venv" / "bin" / "python").symlink_to(machine / "bin" / "python3.11")
+    (machine / "requirements" / "dev.txt").write_text("second\n")
+    set_up(machine)
+    assert "--clear" not in (machine / "calls").read_text()
 
 
 def test_a_failed_step_is_shown_and_repeated(machine: pathlib.Path) -> None:

@@ -57,7 +57,7 @@ def test_every_test_file_is_run_by_bazel() -> None:
     tests = {
         file
         for target in tree
-        if target.rule in ("tss_py_test", "tss_multiprocess_test") or target.label in run
+        if target.rule == "tss_py_test" or target.label in run
         for file in target.files
     }
     files = [path for path in PYTHON if pathlib.PurePosixPath(path).name.startswith("test_")]

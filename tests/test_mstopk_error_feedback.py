@@ -69,22 +69,28 @@ def test_one_bad_entry_anywhere(bad: float, dtype: type, position: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [False, True])
-def test_a_residual_that_nobody_else_holds(bad: bool) -> None:
-    # A temporary: the kernel works in its buffer, and must leave it alone if grad is not finite.
+@pytest.mark.parametrize("held", [(True, False), (False, True), (False, False)], ids=str)
+def test_buffers_that_nobody_else_holds(bad: bool, held: tuple[bool, bool]) -> None:
+    # Temporaries: the kernel works in the gradient's buffer, or in the residual's, which it must leave
+    # alone if the gradient is not finite.
     grad = np.random.default_rng(2).standard_normal(200_000).astype(np.float32)
     if bad:
         grad[-1] = np.nan
 
     @tf.function
-    def step(grad: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return custom_ops.mstopk_error_feedback(grad, residual * 2.0, 100)
+    def step(*given: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        x, kept = (t if stays else t * 2.0 for t, stays in zip(given, held, strict=True))
+        return custom_ops.mstopk_error_feedback(x, kept, 100)
 
     residual = np.full(grad.size, 0.5, np.float32)
-    result = step(grad, residual)
-    expected = custom_ops.mstopk_error_feedback(grad, residual * 2, 100)
+    given = tf.constant(grad), tf.constant(residual)
+    result = step(*given)
+    factors = [1 if stays else 2 for stays in held]
+    expected = custom_ops.mstopk_error_feedback(grad * factors[0], residual * factors[1], 100)
     for got, want in zip(result, expected, strict=True):
         np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(residual, 0.5)
+    np.testing.assert_array_equal(given[0], grad)
+    np.testing.assert_array_equal(given[1], residual)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The named experiments: each returns records of what was timed, on which input, and how long."""
 
+import functools
 import os
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -8,6 +10,7 @@ import tensorflow as tf
 
 import custom_ops
 from benchmarks.mstopk import peers
+from benchmarks.mstopk.names import ADDITION, BURST, EAGERLY, INTO_GRAD
 from benchmarks.mstopk.native import Native
 from benchmarks.mstopk.timing import Contender, interleaved
 
@@ -51,6 +54,12 @@ def outputs(k: int, itemsize: int = 4) -> tuple[np.ndarray, np.ndarray]:
     return np.ones(k + 64, value_type), np.ones(k + 64, np.int32)
 
 
+def zeros(n: int) -> np.ndarray:
+    """float32 zeros that begin with a cache line, as TensorFlow's memory does."""
+    room = np.zeros(n + 16, np.float32)
+    return room[-room.ctypes.data % 64 // 4 :][:n]
+
+
 def rounds_for(n: int) -> int:
     return int(np.clip((1 << 28) // n, 5, 100))
 
@@ -76,7 +85,7 @@ def _selectors(native: Native, x: np.ndarray, k: int, cold: bool) -> dict[str, C
         "one read": lambda i: native.one_read(at(i)),
         "oracle filter": lambda i: native.oracle_filter(at(i), kth_key, out),
         "mstopk": lambda i: native.top_k(at(i), k, out),
-        "mstopk through TensorFlow": lambda i: custom_ops.mstopk(tensor(i), k),
+        EAGERLY: lambda i: custom_ops.mstopk(tensor(i), k),
     }
     if x.size > 1 << LARGEST_LOG_SIZE_OF_PEERS:
         return contenders
@@ -168,14 +177,23 @@ def threads(native: Native) -> list[Record]:
 
 
 def fused(native: Native) -> list[Record]:
-    """Error feedback in place against `residual += grad`, one thread."""
+    """Error feedback against `residual += grad`, one thread, by where the new residual goes."""
 
     def contenders(grad: np.ndarray, k: int) -> dict[str, Contender]:
-        residual = np.zeros_like(grad)
+        added, residual, apart, *taking_turns = (zeros(grad.size) for _ in range(5))
+        taking_turns[0][:] = grad
         out = outputs(k)
+
+        def into_grad(_):
+            gradient, memory = taking_turns
+            native.error_feedback(gradient, memory, k, gradient, out)
+            taking_turns.reverse()  # what is now the residual is where the gradient was
+
         return {
-            "residual += grad": lambda i: native.add(grad, residual),
-            "mstopk_error_feedback": lambda i: native.error_feedback(grad, residual, k, out),
+            ADDITION: lambda i: native.add(grad, added),
+            INTO_GRAD: into_grad,
+            "apart": lambda i: native.error_feedback(grad, residual, k, apart, out),
+            "into residual": lambda i: native.error_feedback(grad, residual, k, residual, out),
         }
 
     records = []
@@ -187,10 +205,34 @@ def fused(native: Native) -> list[Record]:
     return records
 
 
+def short(native: Native) -> list[Record]:
+    """What TensorFlow adds to short vectors, in bursts of calls: the cache holds what they need."""
+
+    def burst(call: Callable[[], object]) -> Contender:
+        return lambda i: [call() for _ in range(BURST)]
+
+    records = []
+    for log_n in (16, 18, 20):
+        n = 1 << log_n
+        x = vector("normal", n)
+        tensor = tf.constant(x)
+        for k in (n // share for share in SHARES):
+            out = outputs(k)
+            contenders = {
+                "mstopk": burst(functools.partial(native.top_k, x, k, out)),
+                EAGERLY: burst(functools.partial(custom_ops.mstopk, tensor, k)),
+                "tf.reduce_max": burst(functools.partial(tf.reduce_max, tensor)),
+                "tf.abs of nothing": burst(functools.partial(tf.abs, tf.zeros([0]))),
+            }
+            records += named(interleaved(contenders, 50), n=n, k=k)
+    return records
+
+
 EXPERIMENTS = {
     "selection": selection,
     "numpy_dispatch": numpy_dispatch,
     "inputs": inputs,
     "threads": threads,
     "fused": fused,
+    "short": short,
 }

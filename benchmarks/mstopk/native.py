@@ -44,11 +44,12 @@ class Native:
         grad: np.ndarray,
         residual: np.ndarray,
         k: int,
+        new_residual: np.ndarray,
         out: tuple[np.ndarray, ...],
         threads: int = 1,
     ) -> int:
         return self._call(
-            "bench_error_feedback", grad, residual, grad.size, k, threads, residual, *out
+            "bench_error_feedback", grad, residual, grad.size, k, threads, new_residual, *out
         )
 
     def add(self, grad: np.ndarray, residual: np.ndarray) -> None:

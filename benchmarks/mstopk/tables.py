@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable
 
+from benchmarks.mstopk.names import ADDITION, BURST, EAGERLY
+
 Record = dict[str, object]
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 
@@ -64,17 +66,95 @@ def paired(records: list[Record], facts: list[str], floor: str, ours: str) -> st
     return table(["n", "k / n", *facts, floor, ours, "ratio"], rows)
 
 
-def threads(records: list[Record]) -> str:
-    """Speed-up of two threads over one, on the wall."""
+def gains(records: list[Record], what: str) -> dict[tuple[int, int], float]:
+    """How many times as fast as one thread two are, on the wall, by (n, k)."""
     walls = {(r["what"], r["n"], r["k"]): r["wall_us"] for r in records}
-    rows = []
-    for n, k in dict.fromkeys((r["n"], r["k"]) for r in records):
-        gains = [
-            walls[f"{what}, 1 threads", n, k] / walls[f"{what}, 2 threads", n, k]
-            for what in ("one read", "mstopk")
-        ]
-        rows.append([size(n), share({"n": n, "k": k}), *(f"{gain:.2f}" for gain in gains)])
+    return {
+        (n, k): time / walls[f"{what}, 2 threads", n, k]
+        for (name, n, k), time in walls.items()
+        if name == f"{what}, 1 threads"
+    }
+
+
+def threads(records: list[Record]) -> str:
+    """Speed-up of two threads over one."""
+    read, ours = gains(records, "one read"), gains(records, "mstopk")
+    rows = [[*row(*at), f"{read[at]:.2f}", f"{ours[at]:.2f}"] for at in read]
     return table(["n", "k / n", "one read", "mstopk"], rows)
+
+
+def by_row(records: list[Record]) -> dict[tuple[int, int], dict[str, float]]:
+    """Processor time of each contender, by (n, k)."""
+    rows: dict[tuple[int, int], dict[str, float]] = {}
+    for r in records:
+        rows.setdefault((r["n"], r["k"]), {})[r["what"]] = r["cpu_us"]
+    return rows
+
+
+def fused(records: list[Record]) -> str:
+    """One row per size, in brackets multiples of the addition alone."""
+    rows = by_row(records)
+    names = list(next(iter(rows.values())))
+    return table(
+        ["n", "k / n", *names],
+        [
+            [*row(n, k), *(f"{microseconds(t[x])} ({t[x] / t[ADDITION]:.2f})" for x in names)]
+            for (n, k), t in rows.items()
+        ],
+    )
+
+
+def short(records: list[Record]) -> str:
+    """One row per size, a call's time."""
+    rows = by_row(records)
+    names = list(next(iter(rows.values())))
+    return table(
+        ["n", "k / n", *names],
+        [[*row(n, k), *(microseconds(t[x] / BURST) for x in names)] for (n, k), t in rows.items()],
+    )
+
+
+def row(n: int, k: int) -> list[str]:
+    return [size(n), share({"n": n, "k": k})]
+
+
+def goals(experiments: dict[str, list[Record]]) -> str:
+    """What was to be reached on a CPU, for normal float32 data, and the worst that was measured."""
+    cold = by_row([r for r in experiments["selection"] if r["cold"]])
+    large = {(n, k): times for (n, k), times in cold.items() if n >= 1 << 24}
+
+    def of_read(per: int) -> float:
+        return min(t["one read"] / t["mstopk"] for (n, k), t in large.items() if k == n // per)
+
+    gain = min(x for (n, _), x in gains(experiments["threads"], "mstopk").items() if n >= 1 << 24)
+    than_top_k = min(
+        t["tf.math.top_k"] / t["mstopk"]
+        for (n, k), t in large.items()
+        if "tf.math.top_k" in t and k == n // 1000
+    )
+    feedback = [t for (n, _), t in by_row(experiments["fused"]).items() if n >= 1 << 24]
+    placements = [what for what in feedback[0] if what != ADDITION]
+    brief = by_row(experiments["short"])[1 << 18, (1 << 18) // 1000][EAGERLY] / BURST
+    rows = [
+        ("k/n = 0.1 %: of the speed of one read, at least", 0.7, of_read(1000)),
+        ("k/n = 1 %: of the speed of one read, at least", 0.5, of_read(100)),
+        ("n = 2^24, k/n = 0.1 %: times as fast as `tf.math.top_k`, at least", 20, than_top_k),
+        ("two threads: times as fast as one, at least", 1.6, gain),
+        *(
+            (f"error feedback {what}: times the addition alone, at most", 1.4, worst)
+            for what in placements
+            for worst in [max(t[what] / t[ADDITION] for t in feedback)]
+        ),
+        ("n = 2^18, k/n = 0.1 %, through TensorFlow, in bursts: µs, at most", 60, brief),
+    ]
+
+    def verdict(text: str, goal: float, got: float) -> str:
+        return "reached" if (got <= goal if text.endswith("at most") else got >= goal) else "missed"
+
+    return table(
+        ["goal; n >= 2^24 unless stated", "", "worst measured", ""],
+        [[text, f"{goal:g}", f"{got:.3g}", verdict(text, goal, got)] for text, goal, got in rows],
+    )
 
 
 def render(results: dict) -> str:
@@ -86,6 +166,7 @@ def render(results: dict) -> str:
         f"numpy {results['numpy']}, TensorFlow {results['tensorflow']}, one thread unless stated. "
         f"Load average {load[0]} before and {load[1]} after: the machine was "
         + ("shared, so compare ratios." if max(map(float, load)) > 1.5 else "quiet."),
+        goals(experiments),
         "Processor time, normal float32 data, buffers not in the cache; in brackets, multiples of "
         "`mstopk` in the same column.",
         selection(experiments["selection"], cold=True),
@@ -95,8 +176,11 @@ def render(results: dict) -> str:
         dispatch(experiments["numpy_dispatch"]),
         "Distributions and dtypes; `reads` is how often the input was read.",
         paired(experiments["inputs"], ["distribution", "dtype", "reads"], "one read", "mstopk"),
-        "Error feedback in place, against the addition alone.",
-        paired(experiments["fused"], [], "residual += grad", "mstopk_error_feedback"),
+        "Error feedback, by where the new residual goes (into grad: the buffers change roles from call "
+        "to call, and sums grow); in brackets, multiples of the addition alone.",
+        fused(experiments["fused"]),
+        f"Short vectors, in bursts of {BURST} calls of one way, and what TensorFlow takes to call anything.",
+        short(experiments["short"]),
         "Gain of two threads over one, by the clock on the wall.",
         threads(experiments["threads"]),
     ]
@@ -108,4 +192,4 @@ def insert(document: str, results: dict) -> str:
     head, found, tail = document.partition(BEGIN)
     if not found or END not in tail:
         raise ValueError(f"the document must contain {BEGIN!r} and after it {END!r}.")
-    return f"{head}{BEGIN}\n\n{render(results)}\n\n{tail[tail.index(END):]}"
+    return f"{head}{BEGIN}\n\n{render(results)}\n\n{tail[tail.index(END) :]}"

@@ -10,7 +10,7 @@ Contender = Callable[[int], object]  # called with a number that is new each tim
 
 
 def interleaved(
-    contenders: Mapping[str, Contender], rounds: int, warm: bool = False, slow: int = 3
+    contenders: Mapping[str, Contender], rounds: int, warm: bool = False, slow: int = 9
 ) -> dict[str, dict[str, float]]:
     """Times each contender in each round, after one round of warm-up.
 

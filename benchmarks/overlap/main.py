@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from benchmarks import cluster, report
 from benchmarks.overlap import tables
-from benchmarks.overlap.names import HOROVOD
+from benchmarks.overlap.names import BUCKET, BUCKET_NAME, HOROVOD
 from tf_sparse_strategy.cluster import Netlab
 
-CLUSTERS = ((4, "500mbit"), (4, "1gbit"), (8, "500mbit"))  # workers, one on each node
+CLUSTERS = ((4, "250mbit"), (4, "100mbit"), (8, "100mbit"))  # workers, one on each node
 MODELS = ("cnn", "transformer", "lm")
 ROUNDS, STEPS = 3, 2
 
@@ -33,7 +33,7 @@ class Tape(NamedTuple):
 
 TAPES = {
     "64 MB, default": Tape({}),
-    "25 MB": Tape({"HOROVOD_FUSION_THRESHOLD": str(25 << 20)}),
+    BUCKET_NAME: Tape({"HOROVOD_FUSION_THRESHOLD": str(BUCKET)}),
     # As many sizes as DeAR tries. Without these bounds it would try for thousands of steps.
     "autotuned": Tape(
         {

@@ -20,16 +20,17 @@ class Layer:
     forward: float
 
 
-# In the proportions of ResNet-50 (stages), an encoder of 12 blocks, and an LSTM below a softmax; smaller.
+# In the proportions of ResNet-50 (stages), an encoder of 12 blocks, and an LSTM below a softmax; with a tenth
+# of ResNet-50's weights, so that a step on slow links takes a second. Buckets are to be a tenth, too.
 MODELS = {
     "cnn": [
-        *[Layer(20_000, 4.0)] * 6,
-        *[Layer(70_000, 4.0)] * 8,
-        *[Layer(280_000, 4.0)] * 12,
-        *[Layer(1_100_000, 4.0)] * 6,
+        *[Layer(5_000, 10.0)] * 6,
+        *[Layer(17_500, 10.0)] * 8,
+        *[Layer(70_000, 10.0)] * 12,
+        *[Layer(275_000, 10.0)] * 6,
     ],
-    "transformer": [*[Layer(260_000, 3.0), Layer(520_000, 6.0)] * 12],
-    "lm": [Layer(2_000_000, 25.0), Layer(2_000_000, 25.0), Layer(5_000_000, 40.0)],
+    "transformer": [*[Layer(65_000, 8.0), Layer(130_000, 17.0)] * 12],
+    "lm": [Layer(500_000, 85.0), Layer(500_000, 85.0), Layer(1_250_000, 135.0)],
     "small": [Layer(100_000, 5.0)] * 4,
 }
 

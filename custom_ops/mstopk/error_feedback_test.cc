@@ -3,6 +3,7 @@
 #include "custom_ops/mstopk/error_feedback.h"
 
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "custom_ops/mstopk/reference.h"
@@ -15,7 +16,7 @@ namespace {
 
 template <typename Format>
 void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
-                         const std::vector<uint32_t>& residual, int64_t k, bool in_place,
+                         const std::vector<uint32_t>& residual, int64_t k, Into into,
                          const Runtime& runtime, const std::string& name) {
   const int64_t n = grad.size();
   std::vector<uint32_t> acc(n);
@@ -26,10 +27,14 @@ void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
     acc[i] = BitsFromFloat(FloatFromBits(residual[i]) + g);
   }
   std::vector<uint32_t> updated = residual;
+  const uint32_t* const memory = into == Into::kResidual ? updated.data() : residual.data();
+  const typename Format::Bits* gradient = grad.data();
+  if constexpr (std::is_same_v<Format, Float32>) {
+    if (into == Into::kGrad) updated = grad, gradient = updated.data();
+  }
   std::vector<uint32_t> values(k);
   std::vector<int64_t> indices(k, -1);
-  const uint32_t* const from = in_place ? updated.data() : residual.data();
-  ASSERT_EQ((ErrorFeedbackTopK<Format, int64_t>(grad.data(), from, n, k, runtime, updated.data(),
+  ASSERT_EQ((ErrorFeedbackTopK<Format, int64_t>(gradient, memory, n, k, runtime, updated.data(),
                                                 values.data(), indices.data())),
             finite)
       << name;
@@ -60,12 +65,14 @@ TEST(ErrorFeedbackTest, WinnersAndResidualAddUpToTheSum) {
         residual[i] = BitsFromFloat(std::normal_distribution<float>()(random) * 1e-3f);
       }
       for (const int64_t k : {int64_t{0}, (n + 99) / 100, n / 3, n}) {
-        for (const bool in_place : {false, true}) {
-          for (const ScanKernels* kernels : SupportedScans()) {
-            const Runtime runtime = {*kernels, SerialFor};
-            ExpectErrorFeedback<Float32>(g32, residual, k, in_place, runtime, input.name);
-            ExpectErrorFeedback<Float16>(f16, residual, k, in_place, runtime, input.name);
-            ExpectErrorFeedback<BFloat16>(bf16, residual, k, in_place, runtime, input.name);
+        for (const ScanKernels* kernels : SupportedScans()) {
+          const Runtime runtime = {*kernels, SerialFor};
+          for (const Into into : IntosOf<Float32>()) {
+            ExpectErrorFeedback<Float32>(g32, residual, k, into, runtime, input.name);
+          }
+          for (const Into into : IntosOf<Float16>()) {
+            ExpectErrorFeedback<Float16>(f16, residual, k, into, runtime, input.name);
+            ExpectErrorFeedback<BFloat16>(bf16, residual, k, into, runtime, input.name);
           }
         }
       }
@@ -81,8 +88,8 @@ TEST(ErrorFeedbackTest, ManyBlocksOnThreadsOutOfOrder) {
     const std::vector<float> g = input.make(n, random);
     std::vector<uint32_t> g32(n);
     for (int64_t i = 0; i < n; ++i) g32[i] = BitsFromFloat(g[i]);
-    for (const bool in_place : {false, true}) {
-      ExpectErrorFeedback<Float32>(g32, residual, n / 100, in_place,
+    for (const Into into : IntosOf<Float32>()) {
+      ExpectErrorFeedback<Float32>(g32, residual, n / 100, into,
                                    {BestScan(), BackwardsOnThreads}, input.name);
     }
   }
@@ -103,8 +110,8 @@ TEST(ErrorFeedbackTest, AMisleadingSampleLosesNothing) {
           grad[i] =
               BitsFromFloat(std::normal_distribution<float>()(random) + (large ? 1000.0f : 0.0f));
         }
-        for (const bool in_place : {false, true}) {
-          ExpectErrorFeedback<Float32>(grad, residual, k, in_place, {BestScan(), SerialFor},
+        for (const Into into : IntosOf<Float32>()) {
+          ExpectErrorFeedback<Float32>(grad, residual, k, into, {BestScan(), SerialFor},
                                        "misled");
         }
       }

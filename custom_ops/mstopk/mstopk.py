@@ -97,9 +97,11 @@ def mstopk_error_feedback(
     False: skip the step. `values` then holds the offending sums, so other workers notice too.
 
     Args:
-      grad: [N], float32, float16 or bfloat16.
-      residual: [N], float32. Its buffer is reused where nothing else refers to it; that reads
-        `grad` once more, since a non-finite entry found late could not be undone.
+      grad: [N], float32, float16 or bfloat16. On CPUs the buffer of a float32 one is reused where
+        nothing else refers to it.
+      residual: [N], float32. On CPUs its buffer is reused where nothing else refers to it and that of
+        `grad` cannot be; that reads `grad` once more, since a non-finite entry found late could not be
+        undone.
       k: scalar, 0 <= k <= N.
       index_type: tf.int32 or tf.int64.
 

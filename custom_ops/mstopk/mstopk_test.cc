@@ -3,6 +3,8 @@
 
 #include "custom_ops/mstopk/mstopk.h"
 
+#include <algorithm>
+#include <functional>
 #include <random>
 #include <set>
 #include <vector>
@@ -43,13 +45,28 @@ std::vector<Bits> ToBits(const std::vector<float>& x) {
   return bits;
 }
 
+TEST(RankTest, FewAndManyElementsInSpansSomeOfThemEmpty) {
+  std::mt19937_64 random(4);
+  for (const int64_t n : {1, 2, 4095, 4096, 4097, 9000}) {
+    std::vector<uint32_t> keys(n);
+    for (uint32_t& key : keys) key = 1000 + random() % 3000;  // many ties
+    const std::vector<Span<uint32_t>> spans = {
+        {keys.data(), 0}, {keys.data(), n / 3}, {keys.data(), 0}, {keys.data() + n / 3, n - n / 3}};
+    std::vector<uint32_t> sorted = keys;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    for (const int64_t k : {int64_t{1}, (n + 1) / 2, n}) {
+      EXPECT_EQ(KthLargestKey(spans, k, {1000, 2500}, SerialFor), sorted[k - 1]) << n << " " << k;
+    }
+  }
+}
+
 TEST(TopKTest, MatchesAFullSortOnEveryInput) {
   std::mt19937_64 random(3);
   for (const TestInput& input : TestInputs()) {
     for (const int64_t n : {0, 1, 2, 63, 64, 65, 1000, 16384, 16385, 70000}) {
       const std::vector<float> x = input.make(n, random);
       std::set<int64_t> ks = {
-          0, n, n / 1000, n / 100, n / 3, std::min<int64_t>(1, n), std::max<int64_t>(0, n - 1)};
+          0, n, n / 1000, n / 100, n / 3, n / 2, std::min<int64_t>(1, n), std::max<int64_t>(0, n - 1)};
       for (const int64_t k : ks) {
         for (const ScanKernels* kernels : SupportedScans()) {
           ExpectTopK<uint32_t, int32_t>(ToBits<uint32_t>(x), k, {*kernels, SerialFor}, input.name);

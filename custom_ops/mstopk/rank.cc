@@ -1,4 +1,5 @@
-// Histogram, then std::nth_element inside the one bin that holds the answer.
+// Histogram, then std::nth_element inside the one bin that holds the answer; without the histogram where
+// elements are few.
 
 #include "custom_ops/mstopk/rank.h"
 
@@ -9,6 +10,7 @@
 namespace mstopk {
 namespace {
 
+constexpr int64_t kFew = 4096;  // elements, whose histograms would cost more than they save
 constexpr uint32_t kBins = 1024;
 constexpr int64_t kStripes = 16;  // bounds the memory and the serial sum of the histograms
 
@@ -33,8 +35,20 @@ using Histogram = std::array<std::array<uint32_t, kBins + 1>, kTables>;
 template <typename Bits>
 uint32_t KthLargestKey(const std::vector<Span<Bits>>& spans, int64_t k, KeyRange range,
                        const ParallelFor& parallel_for) {
-  const Binning binning(range);
   const int64_t count = spans.size();
+  int64_t elements = 0;
+  for (const Span<Bits>& span : spans) elements += span.size;
+  if (elements <= kFew) {
+    std::vector<uint32_t> keys;
+    keys.reserve(elements);
+    for (const Span<Bits>& span : spans) {
+      for (int64_t i = 0; i < span.size; ++i) keys.push_back(KeyOf(span.data[i]));
+    }
+    std::nth_element(keys.begin(), keys.begin() + (k - 1), keys.end(), std::greater<>());
+    return keys[k - 1];
+  }
+
+  const Binning binning(range);
   const int64_t stripes = std::min(count, kStripes);
   // Calls visit(key, i) for every element of a stripe of the spans.
   const auto for_each_key = [&](int64_t stripe, auto&& visit) {

@@ -24,7 +24,8 @@ struct KeyRange {
 };
 
 // The k-th largest key, 1 <= k <= number of elements. No key may be below range.low.
-// O(elements) expected: one histogram of 1024 bins, then a selection inside the crossing bin.
+// O(elements) expected: one histogram of 1024 bins, then a selection inside the crossing bin; few elements
+// are selected from at once.
 template <typename Bits>
 uint32_t KthLargestKey(const std::vector<Span<Bits>>& spans, int64_t k, KeyRange range,
                        const ParallelFor& parallel_for);

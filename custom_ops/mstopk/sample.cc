@@ -27,6 +27,28 @@ uint64_t Mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
+// The `count` largest keys, in no order. Holds up to twice as many and drops the lesser half at a
+// time: soon few keys pass the bound, and a branch that nearly always goes the same way is cheap.
+std::vector<uint32_t> Largest(const std::vector<uint32_t>& keys, int64_t count) {
+  std::vector<uint32_t> largest(2 * count);
+  int64_t size = 0;
+  uint32_t bound = 0;  // lesser keys are not among them
+  const auto drop = [&] {
+    std::nth_element(largest.begin(), largest.begin() + (count - 1), largest.begin() + size,
+                     std::greater<>());
+    size = count;
+    bound = largest[count - 1] + 1;
+  };
+  for (const uint32_t key : keys) {
+    if (key < bound) continue;
+    largest[size++] = key;
+    if (size == 2 * count) drop();
+  }
+  drop();
+  largest.resize(count);
+  return largest;
+}
+
 }  // namespace
 
 Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load) {
@@ -36,11 +58,12 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
   const int64_t pieces = std::clamp(n / kSampleShare, kMinSample, kMaxSample) / kPiece;
   const int64_t size = pieces * kPiece;
   std::vector<uint32_t> keys(size);
+  const double stratum = static_cast<double>(n) / pieces;
   for (int64_t i = 0; i < pieces; ++i) {
     // One piece per stratum, at a jittered place: a fixed stride could beat with layer sizes.
-    const int64_t begin = i * n / pieces;
-    const int64_t room = (i + 1) * n / pieces - begin - kPiece + 1;
-    const int64_t jitter = static_cast<int64_t>(Mix(static_cast<uint64_t>(n) + i) % room);
+    const int64_t begin = static_cast<int64_t>(i * stratum);
+    const uint64_t room = static_cast<int64_t>((i + 1) * stratum) - begin - kPiece + 1;
+    const int64_t jitter = (Mix(static_cast<uint64_t>(n) + i) >> 32) * room >> 32;
     load(std::max(begin, (begin + jitter) / kPiece * kPiece), kPiece, keys.data() + i * kPiece);
   }
 
@@ -50,18 +73,14 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
   const int64_t high_rank = static_cast<int64_t>(mean - margin);
   if (low_rank >= size) return everything;
 
-  const uint32_t low =
-      KthLargestKey<uint32_t>({{keys.data(), size}}, low_rank, {0, max_key}, SerialFor);
-  std::vector<uint32_t> top;
-  top.reserve(2 * low_rank);
-  for (const uint32_t key : keys) {
-    if (key >= low) top.push_back(key);
-  }
-  const int64_t ties = std::count(top.begin(), top.end(), low);
+  std::vector<uint32_t> top = Largest(keys, low_rank);
+  const uint32_t low = top.back();
+  const int64_t ties = std::count(keys.begin(), keys.end(), low);
+  const int64_t more_ties = ties - std::count(top.begin(), top.end(), low);
   const auto high = top.begin() + (std::max<int64_t>(high_rank, 1) - 1);
   std::nth_element(top.begin(), high, top.end(), std::greater<>());
   const double scale = static_cast<double>(n) / size;
-  return {{low, *high}, top.size() * scale, ties * scale};
+  return {{low, *high}, (low_rank + more_ties) * scale, ties * scale};
 }
 
 }  // namespace mstopk

@@ -23,8 +23,8 @@ using CollectFn = int64_t (*)(const Bits* x, int64_t n, uint32_t floor, uint32_t
 
 // Collects candidates of acc = residual + grad, added in float32, as CollectFn does, and stores acc
 // to `out`, with zeros for keys of at least `zero_from` >= floor. `residual` and `out` are float32
-// numbers given as their bits, as everywhere in this library. `out` may be `residual`; if it is not
-// and is 64-byte aligned, it is written past the caches. Sets *non_finite when grad holds NaN or
+// numbers given as their bits, as everywhere in this library. `out` may be `residual` or `grad`; if it is
+// neither and is 64-byte aligned, it is written past the caches. Sets *non_finite when grad holds NaN or
 // Inf, and leaves it alone otherwise.
 template <typename Bits>
 using AccumulateFn = int64_t (*)(const Bits* grad, const uint32_t* residual, int64_t n,

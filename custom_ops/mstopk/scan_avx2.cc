@@ -58,34 +58,38 @@ MSTOPK_TARGET inline __m256 LoadAsFloat(BFloat16, const uint16_t* x) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-template <typename Format>
-MSTOPK_TARGET inline void AddTile(Format format, const typename Format::Bits* grad,
-                                  const uint32_t* residual, uint32_t* tile) {
-  for (int i = 0; i < 64; i += 8) {
-    const __m256 sum =
-        _mm256_add_ps(LoadAsFloat(Float32(), residual + i), LoadAsFloat(format, grad + i));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(tile + i), _mm256_castps_si256(sum));
+template <bool kPastCaches, typename Format>
+MSTOPK_TARGET inline uint64_t AccumulateTile(Format format, const typename Format::Bits* grad,
+                                             const uint32_t* residual, uint32_t floor,
+                                             uint32_t zero_from, uint32_t* out, uint32_t* tile) {
+  const __m256i magnitude = _mm256_set1_epi32(KeyTraits<uint32_t>::kMax);
+  const __m256i floor_bound = _mm256_set1_epi32(static_cast<int32_t>(floor - 1));
+  const __m256i zero_bound = _mm256_set1_epi32(static_cast<int32_t>(zero_from - 1));
+  __m256i sums[8];
+  uint64_t mask = 0;
+  for (int i = 0; i < 8; ++i) {
+    sums[i] = _mm256_castps_si256(_mm256_add_ps(LoadAsFloat(Float32(), residual + 8 * i),
+                                                LoadAsFloat(format, grad + 8 * i)));
+    const __m256i key = _mm256_and_si256(sums[i], magnitude);
+    const __m256i above = _mm256_cmpgt_epi32(key, floor_bound);
+    const uint32_t bits = _mm256_movemask_ps(_mm256_castsi256_ps(above));
+    mask |= uint64_t{bits} << (8 * i);
   }
-}
-
-// 8 elements of a tile, those with keys of at least zero_from as zeros.
-MSTOPK_TARGET inline __m256i ZeroFrom(uint32_t zero_from, const uint32_t* tile) {
-  const __m256i bits = Load(tile);
-  const __m256i key = _mm256_and_si256(bits, _mm256_set1_epi32(KeyTraits<uint32_t>::kMax));
-  const __m256i bound = _mm256_set1_epi32(static_cast<int32_t>(zero_from - 1));
-  return _mm256_andnot_si256(_mm256_cmpgt_epi32(key, bound), bits);
-}
-
-MSTOPK_TARGET inline void StoreTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
-  for (int i = 0; i < 64; i += 8) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), ZeroFrom(zero_from, tile + i));
+  for (int i = 0; i < 8; ++i) {  // apart from the loads: half a line past the caches must not wait
+    const __m256i key = _mm256_and_si256(sums[i], magnitude);
+    const __m256i stored = _mm256_andnot_si256(_mm256_cmpgt_epi32(key, zero_bound), sums[i]);
+    if (kPastCaches) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(out + 8 * i), stored);
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * i), stored);
+    }
   }
-}
-
-MSTOPK_TARGET inline void StreamTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
-  for (int i = 0; i < 64; i += 8) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(out + i), ZeroFrom(zero_from, tile + i));
+  if (mask != 0) {
+    for (int i = 0; i < 8; ++i) {
+      _mm256_store_si256(reinterpret_cast<__m256i*>(tile + 8 * i), sums[i]);
+    }
   }
+  return mask;
 }
 
 inline void FenceStores() { _mm_sfence(); }

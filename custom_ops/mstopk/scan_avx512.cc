@@ -47,32 +47,33 @@ MSTOPK_TARGET inline __m512 LoadAsFloat(BFloat16, const uint16_t* x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-template <typename Format>
-MSTOPK_TARGET inline void AddTile(Format format, const typename Format::Bits* grad,
-                                  const uint32_t* residual, uint32_t* tile) {
-  for (int i = 0; i < 64; i += 16) {
-    const __m512 sum =
-        _mm512_add_ps(LoadAsFloat(Float32(), residual + i), LoadAsFloat(format, grad + i));
-    _mm512_store_si512(tile + i, _mm512_castps_si512(sum));
+template <bool kPastCaches, typename Format>
+MSTOPK_TARGET inline uint64_t AccumulateTile(Format format, const typename Format::Bits* grad,
+                                             const uint32_t* residual, uint32_t floor,
+                                             uint32_t zero_from, uint32_t* out, uint32_t* tile) {
+  const __m512i magnitude = _mm512_set1_epi32(KeyTraits<uint32_t>::kMax);
+  __m512i sums[4];
+  uint64_t mask = 0;
+  for (int i = 0; i < 4; ++i) {
+    sums[i] = _mm512_castps_si512(_mm512_add_ps(LoadAsFloat(Float32(), residual + 16 * i),
+                                                LoadAsFloat(format, grad + 16 * i)));
+    const __m512i key = _mm512_and_si512(sums[i], magnitude);
+    mask |= uint64_t{_mm512_cmpge_epu32_mask(key, _mm512_set1_epi32(floor))} << (16 * i);
   }
-}
-
-// 16 elements of a tile, those with keys of at least zero_from as zeros.
-MSTOPK_TARGET inline __m512i ZeroFrom(uint32_t zero_from, const uint32_t* tile) {
-  const __m512i bits = _mm512_load_si512(tile);
-  const __m512i key = _mm512_and_si512(bits, _mm512_set1_epi32(KeyTraits<uint32_t>::kMax));
-  const __mmask16 stays = _mm512_cmplt_epu32_mask(key, _mm512_set1_epi32(zero_from));
-  return _mm512_maskz_mov_epi32(stays, bits);
-}
-
-MSTOPK_TARGET inline void StoreTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
-  for (int i = 0; i < 64; i += 16) _mm512_storeu_si512(out + i, ZeroFrom(zero_from, tile + i));
-}
-
-MSTOPK_TARGET inline void StreamTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
-  for (int i = 0; i < 64; i += 16) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + i), ZeroFrom(zero_from, tile + i));
+  for (int i = 0; i < 4; ++i) {
+    const __m512i key = _mm512_and_si512(sums[i], magnitude);
+    const __mmask16 stays = _mm512_cmplt_epu32_mask(key, _mm512_set1_epi32(zero_from));
+    const __m512i stored = _mm512_maskz_mov_epi32(stays, sums[i]);
+    if (kPastCaches) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(out + 16 * i), stored);
+    } else {
+      _mm512_storeu_si512(out + 16 * i, stored);
+    }
   }
+  if (mask != 0) {
+    for (int i = 0; i < 4; ++i) _mm512_store_si512(tile + 16 * i, sums[i]);
+  }
+  return mask;
 }
 
 inline void FenceStores() { _mm_sfence(); }

@@ -1,7 +1,11 @@
 // The scan loops, written once. A file of one instruction set defines, before including this file,
 //   MSTOPK_TARGET      the function attribute that allows its instructions (may be empty),
 //   MSTOPK_NAMESPACE   a namespace of its own, so that no two sets share a symbol,
-// and in that namespace the `Vector` functions over tiles of 64 elements that the loops call.
+// and in that namespace functions over tiles of 64 elements that the loops call:
+//   MaskAtLeast        one bit for each element with a key of at least a bound,
+//   AccumulateTile     the same of residual + grad, which goes to `out` with zeros for keys of at least
+//                      zero_from and, where a bit is set, to `tile`,
+//   FenceStores        waits for stores that went past the caches.
 // No include guard is needed: each translation unit includes it once.
 
 #include <cstdint>
@@ -12,6 +16,16 @@ namespace mstopk {
 namespace MSTOPK_NAMESPACE {
 
 constexpr int64_t kTile = 64;
+constexpr int64_t kAhead = 4096;  // bytes; processors' own prefetching stops at the end of a page
+
+// Asks for the tile that is kAhead after the one at `x`, which need not exist.
+template <typename Bits>
+MSTOPK_TARGET inline void PrefetchAfter(const Bits* x) {
+  const uintptr_t line = reinterpret_cast<uintptr_t>(x) + kAhead;
+  for (uintptr_t i = 0; i < kTile * sizeof(Bits); i += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line + i));
+  }
+}
 
 // Appends the elements of a tile that `mask` marks. Two are written unconditionally: with at most a
 // few percent admitted that covers nearly every tile without a branch that cannot be predicted.
@@ -37,6 +51,7 @@ MSTOPK_TARGET int64_t CollectTiles(const Bits* x, int64_t n, uint32_t floor, uin
   int64_t count = 0;
   int64_t i = 0;
   for (; i + kTile <= n; i += kTile) {
+    PrefetchAfter(x + i);
     const uint64_t mask = MaskAtLeast(x + i, floor);
     if (mask == 0) continue;
     count += AppendMasked(x + i, mask, first_offset + i, bits + count, offsets + count);
@@ -49,26 +64,21 @@ MSTOPK_TARGET int64_t CollectTiles(const Bits* x, int64_t n, uint32_t floor, uin
   return count;
 }
 
-template <typename Format>
-MSTOPK_TARGET int64_t AccumulateTiles(const typename Format::Bits* grad, const uint32_t* residual,
-                                      int64_t n, uint32_t floor, uint32_t zero_from,
-                                      uint32_t first_offset, uint32_t* out, uint32_t* bits,
-                                      uint32_t* offsets, bool* non_finite) {
-  const bool past_caches = out != residual && reinterpret_cast<uintptr_t>(out) % 64 == 0;
-  // The sums as bits; read back from here, since `out` may be on its way past the caches.
+template <bool kPastCaches, typename Format>
+MSTOPK_TARGET int64_t AccumulateTilesTo(const typename Format::Bits* grad, const uint32_t* residual,
+                                        int64_t n, uint32_t floor, uint32_t zero_from,
+                                        uint32_t first_offset, uint32_t* out, uint32_t* bits,
+                                        uint32_t* offsets, bool* non_finite) {
   alignas(64) uint32_t tile[kTile];
   int64_t count = 0;
   uint64_t non_finite_mask = 0;
   int64_t i = 0;
   for (; i + kTile <= n; i += kTile) {
+    PrefetchAfter(grad + i);
+    PrefetchAfter(residual + i);
     non_finite_mask |= MaskAtLeast(grad + i, Format::kInfinity);
-    AddTile(Format(), grad + i, residual + i, tile);
-    if (past_caches) {
-      StreamTile(tile, zero_from, out + i);
-    } else {
-      StoreTile(tile, zero_from, out + i);
-    }
-    const uint64_t mask = MaskAtLeast(tile, floor);
+    const uint64_t mask = AccumulateTile<kPastCaches>(Format(), grad + i, residual + i, floor,
+                                                      zero_from, out + i, tile);
     if (mask == 0) continue;
     count += AppendMasked(tile, mask, first_offset + i, bits + count, offsets + count);
   }
@@ -80,9 +90,21 @@ MSTOPK_TARGET int64_t AccumulateTiles(const typename Format::Bits* grad, const u
     bits[count] = acc;
     offsets[count++] = first_offset + i;
   }
-  if (past_caches) FenceStores();
+  if (kPastCaches) FenceStores();
   if (non_finite_mask != 0) *non_finite = true;
   return count;
+}
+
+template <typename Format>
+int64_t AccumulateTiles(const typename Format::Bits* grad, const uint32_t* residual, int64_t n,
+                        uint32_t floor, uint32_t zero_from, uint32_t first_offset, uint32_t* out,
+                        uint32_t* bits, uint32_t* offsets, bool* non_finite) {
+  const bool in_place = out == residual || static_cast<const void*>(out) == grad;
+  const bool past_caches = !in_place && reinterpret_cast<uintptr_t>(out) % 64 == 0;
+  const auto accumulate =
+      past_caches ? AccumulateTilesTo<true, Format> : AccumulateTilesTo<false, Format>;
+  return accumulate(grad, residual, n, floor, zero_from, first_offset, out, bits, offsets,
+                    non_finite);
 }
 
 constexpr ScanKernels MakeKernels(const char* name) {

@@ -15,19 +15,14 @@ inline uint64_t MaskAtLeast(const Bits* x, uint32_t floor) {
   return mask;
 }
 
-template <typename Format>
-inline void AddTile(Format, const typename Format::Bits* grad, const uint32_t* residual,
-                    uint32_t* tile) {
+template <bool kPastCaches, typename Format>
+inline uint64_t AccumulateTile(Format, const typename Format::Bits* grad, const uint32_t* residual,
+                               uint32_t floor, uint32_t zero_from, uint32_t* out, uint32_t* tile) {
   for (int i = 0; i < 64; ++i) {
     tile[i] = BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i]));
+    out[i] = KeyOf(tile[i]) >= zero_from ? 0 : tile[i];
   }
-}
-
-inline void StoreTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
-  for (int i = 0; i < 64; ++i) out[i] = KeyOf(tile[i]) >= zero_from ? 0 : tile[i];
-}
-inline void StreamTile(const uint32_t* tile, uint32_t zero_from, uint32_t* out) {
-  StoreTile(tile, zero_from, out);
+  return MaskAtLeast(tile, floor);
 }
 inline void FenceStores() {}
 

@@ -2,6 +2,7 @@
 
 #include "custom_ops/mstopk/scan.h"
 
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -65,15 +66,20 @@ void ExpectAccumulatesByDefinition(const ScanKernels& kernels,
   const int64_t n = grad.size();
   const uint32_t floor = BitsFromFloat(1.0f);
   const uint32_t zero_from = BitsFromFloat(2.0f);
-  for (const bool in_place : {false, true}) {
+  for (const Into into : IntosOf<Format>()) {
     std::vector<uint32_t> storage(n + 16);
     const int64_t aligned = (64 - reinterpret_cast<uintptr_t>(storage.data()) % 64) % 64 / 4;
     uint32_t* const out = storage.data() + aligned;  // aligned: the path that streams
-    std::copy(residual.begin(), residual.end(), out);
+    const void* const old = into == Into::kGrad ? static_cast<const void*>(grad.data())
+                                                : static_cast<const void*>(residual.data());
+    if (into != Into::kApart && n > 0) std::memcpy(out, old, n * sizeof(uint32_t));
+    const auto* const from = into == Into::kGrad
+                                 ? reinterpret_cast<const typename Format::Bits*>(out)
+                                 : grad.data();
     std::vector<uint32_t> bits(n + kScanSlack), offsets(n + kScanSlack);
     bool non_finite = false;
     const int64_t count = AccumulateKernel<Format>(kernels)(
-        grad.data(), in_place ? out : residual.data(), n, floor, zero_from, 0, out, bits.data(),
+        from, into == Into::kResidual ? out : residual.data(), n, floor, zero_from, 0, out, bits.data(),
         offsets.data(), &non_finite);
     int64_t expected_count = 0;
     bool expected_non_finite = false;

@@ -20,6 +20,15 @@ inline std::vector<const ScanKernels*> SupportedScans() {
   return scans;
 }
 
+// Where error feedback may write: apart from its inputs, or in place of one of the same width.
+enum class Into { kApart, kResidual, kGrad };
+
+template <typename Format>
+std::vector<Into> IntosOf() {
+  if (sizeof(typename Format::Bits) < sizeof(uint32_t)) return {Into::kApart, Into::kResidual};
+  return {Into::kApart, Into::kResidual, Into::kGrad};
+}
+
 // Three threads; the last block first.
 inline void BackwardsOnThreads(int64_t count, const std::function<void(int64_t)>& body) {
   std::atomic<int64_t> next{count - 1};

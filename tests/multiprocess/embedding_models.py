@@ -73,8 +73,8 @@ def one_table(table, width=5):
     return keras.Model(inputs, keras.layers.Dense(1)(rows))
 
 
-def experiment(optimizer, build=one_table, epochs=5, data=None, **table_args):
-    """fit for 20 steps by default; the oracle's scope, nullcontext, gets keras.layers.Embedding."""
+def experiment(optimizer, build=one_table, data=None, predict=True, **table_args):
+    """Two epochs of `data`, or of 4 steps; the oracle's scope, nullcontext, gets keras.layers.Embedding."""
 
     def run(scope):
         alone = scope is contextlib.nullcontext
@@ -85,10 +85,10 @@ def experiment(optimizer, build=one_table, epochs=5, data=None, **table_args):
                 made = dense_gradients(made)
             model = start(build(lambda *args, **kwargs: kind(*args, **kwargs, **table_args)))
             model.compile(optimizer=made, loss="mse", metrics=["mae"])
-        history = model.fit(data or dataset(), epochs=epochs, verbose=0)
-        predicted = model.predict(dataset(11, 6), verbose=0)
+        history = model.fit(data or dataset(), epochs=2, verbose=0)
+        more = {"predicted": model.predict(dataset(11, 6), verbose=0)} if predict else {}
         dense = {f"dense {i}": w for i, w in enumerate(model.layers[-1].get_weights())}
         logs = {f"log {k}": v for k, v in sorted(history.history.items())}
-        return {**tables_of(model), **dense, **logs, "predicted": predicted}
+        return {**tables_of(model), **dense, **logs, **more}
 
     return run

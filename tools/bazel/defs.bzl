@@ -62,35 +62,16 @@ def tss_py_test(name, data = [], deps = [], size = "medium", source_tree = False
         tags = tags + (["external", "local"] if source_tree else []),
     )
 
-def tss_multiprocess_test(name, workers = [], hosts = {}, data = [], deps = [], size = "large"):
-    """Runs <name>.py under real Horovod processes, once for each number of workers.
-
-    Makes the library <name>, for `tss_multiprocess_suite`, and one target <name>_np<P> per number of workers P.
-
-    Args:
-      name: name of the test file without `.py`.
-      workers: list of numbers of workers, placed as tests/multiprocess/run.py says.
-      hosts: further placements, from the suffix of the target's name to horovodrun's `-H`, e.g.
-        {"uneven": "localhost:2,127.0.0.1:1"} makes <name>_uneven with 3 workers.
-      data: files which the test reads.
-      deps: targets of the modules which the test imports.
-      size: Bazel's limit of time for each number of workers.
-    """
-    tss_py_library(name = name, data = data, deps = deps)
-    for count in workers:
-        tss_multiprocess_suite("%s_np%d" % (name, count), [name], workers = count, size = size)
-    for suffix, placement in hosts.items():
-        tss_multiprocess_suite("%s_%s" % (name, suffix), [name], hosts = placement, size = size)
-
-def tss_multiprocess_suite(name, tests, workers = 0, hosts = "", size = "large"):
-    """Runs several files in one launch of workers, which import TensorFlow once.
+def tss_multiprocess_suite(name, tests, workers = 0, hosts = "", thorough = False):
+    """Runs several files under real Horovod processes, in one launch, which imports TensorFlow once in each.
 
     Args:
       name: target name.
-      tests: names of libraries of this package, by `tss_py_library` or `tss_multiprocess_test`.
+      tests: names of libraries of this package.
       workers: number of workers, placed as tests/multiprocess/run.py says.
       hosts: instead of `workers`: horovodrun's `-H`.
-      size: Bazel's limit of time for all files together.
+      thorough: whether only `make check` runs it, and not `make test`: the same files run with other
+        numbers of workers, too.
     """
     srcs = [test + ".py" for test in tests]
     placed = ["--hosts", hosts] if hosts else []
@@ -103,9 +84,9 @@ def tss_multiprocess_suite(name, tests, workers = 0, hosts = "", size = "large")
                ["$(location %s)" % src for src in srcs],
         data = [],
         deps = tests + ["//tests/multiprocess:run"],
-        size = size,
+        size = "large",
         # Bazel counts a test as one core unless told; a starved Horovod job times out.
-        tags = ["cpu:%d" % workers],
+        tags = ["cpu:%d" % workers] + (["thorough"] if thorough else []),
     )
 
 def tss_cc_library(name, srcs = [], hdrs = [], deps = [], copts = []):

@@ -78,10 +78,8 @@ def suggestion(path: str, root: pathlib.Path, owner: dict[str, str]) -> str:
     attributes = [f'    name = "{name}",']
     if file == "__init__.py":
         attributes.append('    srcs = ["__init__.py"],')
-    rule = "tss_py_test" if file.startswith("test_") else "tss_py_library"
-    if rule == "tss_py_test" and directory == "tests/multiprocess":
-        rule = "tss_multiprocess_test"
-        attributes.append("    workers = [1, 2, 3, 4],")
+    by_itself = file.startswith("test_") and directory != "tests/multiprocess"
+    rule = "tss_py_test" if by_itself else "tss_py_library"
     if deps := needed_deps(path, root, owner):
         attributes.append(f"    deps = {label_list(deps, package)},")
     return "\n".join([f"{rule}(", *attributes, ")"])

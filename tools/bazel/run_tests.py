@@ -1,5 +1,9 @@
-"""`make test`: builds and tests every target, then says how many cases ran."""
+"""`make test`: builds every target and tests it, then says how many cases ran.
 
+Tests that repeat with more workers what others have shown with fewer are left to `make check`.
+"""
+
+import argparse
 import dataclasses
 import pathlib
 import subprocess
@@ -10,6 +14,7 @@ from tools.bazel.report import TargetResult, read_events, summary
 EVENTS = pathlib.Path(".cache/bazel_events.json")
 # The C++ tests once more, with AddressSanitizer and UndefinedBehaviorSanitizer.
 SANITIZERS = "sanitizers"
+NOT_THOROUGH = "--test_tag_filters=-thorough"
 
 
 def run(*options: str) -> tuple[int, list[TargetResult] | None]:
@@ -23,8 +28,11 @@ def run(*options: str) -> tuple[int, list[TargetResult] | None]:
 
 def main() -> int:
     """Returns 0 when everything builds and every case passes, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--thorough", action="store_true", help="all tests: `make check`")
+    thorough = parser.parse_args().thorough
     build = subprocess.call(["bazel", "build", "--keep_going", "//..."])
-    test, results = run()
+    test, results = run(*([] if thorough else [NOT_THOROUGH]))
     sanitized, more = run(f"--config={SANITIZERS}")
     if results is None or more is None:
         print("Bazel stopped before any test: see its message above.", file=sys.stderr)

@@ -25,7 +25,6 @@ SUFFIXES = (".py", ".h", ".cc", ".cu", ".sh")
 # Macros whose `srcs` default to the file named like the target.
 MACRO_SUFFIX = {
     "tss_cc_test": ".cc",
-    "tss_multiprocess_test": ".py",
     "tss_py_library": ".py",
     "tss_py_test": ".py",
 }

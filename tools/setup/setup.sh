@@ -11,15 +11,20 @@ cache=.cache/setup
 say() { printf '[setup] %s\n' "$*"; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
 
-# The interpreter must be 3.11: requirements/dev.txt pins wheels of that version. A pyenv shim may
-# exist without the version behind it, hence the trial run.
+# The interpreter must be 3.11: requirements/dev.txt pins wheels of that version. pyenv's shims come last:
+# they may exist without the version behind them, and pyenv builds without profile-guided optimization.
 find_python() {
-  local candidate
-  for candidate in python3.11 python3 /usr/bin/python3.11; do
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-      command -v "$candidate"
-      return
-    fi
+  local candidate needed direct=() shims=()
+  for candidate in $(type -ap python3.11 python3) /usr/bin/python3.11; do
+    if [[ $candidate == */shims/* ]]; then shims+=("$candidate"); else direct+=("$candidate"); fi
+  done
+  for needed in ensurepip sys; do  # at best one that needs no further package
+    for candidate in "${direct[@]}" "${shims[@]}"; do
+      if "$candidate" -c "import sys, $needed; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null; then
+        echo "$candidate"
+        return
+      fi
+    done
   done
 }
 
@@ -62,7 +67,9 @@ install_packages() {
 }
 
 make_venv() {
-  "$1" -m venv .venv
+  local clear=()
+  [[ .venv/bin/python -ef $1 ]] || clear=(--clear)  # another Python's packages are of no use
+  "$1" -m venv "${clear[@]}" .venv
   .venv/bin/python -m pip install --disable-pip-version-check --require-hashes \
     -r requirements/dev.txt
   .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps \

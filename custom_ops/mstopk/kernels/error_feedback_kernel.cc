@@ -27,8 +27,9 @@ class MstopkErrorFeedbackOp : public OpKernel {
     Tensor* all_finite = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({k}), &values));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({k}), &indices));
-    OP_REQUIRES_OK(context,
-                   context->forward_input_or_allocate_output({1}, 2, grad.shape(), &new_residual));
+    // In place of grad rather than of residual, which would have to wait until all of grad is checked.
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0, 1}, 2, grad.shape(),
+                                                                      &new_residual));
     OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({}), &all_finite));
     all_finite->scalar<bool>()() = mstopk::ErrorFeedbackTopK<typename FormatOf<T>::Type>(
         BitsOf<T>(grad), BitsOf<float>(residual), n, k, PoolRuntime(context),

@@ -1,0 +1,49 @@
+"""The document of benchmarks/mstopk: what it says is what was measured, and by the goals."""
+
+import json
+import pathlib
+
+from benchmarks.mstopk import tables
+from benchmarks.mstopk.names import ADDITION, BURST, EAGERLY, INTO_GRAD
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def test_the_document_is_of_the_results():
+    results = json.loads((ROOT / "benchmarks/mstopk/results/cpu.json").read_text())
+    document = (ROOT / "docs/mstopk.md").read_text()
+    assert tables.insert(document, results) == document
+
+
+def record(what, log_n, per, time, **facts):
+    n = 1 << log_n
+    return {"what": what, "n": n, "k": n // per, "cpu_us": time, "wall_us": time, **facts}
+
+
+def test_goals_take_the_worst():
+    selection = []
+    for log_n, per, ours in ((18, 1000, 99), (24, 1000, 10), (24, 100, 20), (26, 1000, 12.5)):
+        times = {"one read": 8, "mstopk": ours} | ({"tf.math.top_k": 200} if log_n == 24 else {})
+        selection += [record(what, log_n, per, time, cold=True) for what, time in times.items()]
+    threads = [
+        record(f"mstopk, {count} threads", log_n, 100, time)
+        for log_n, one, two in ((22, 1, 9), (24, 16, 8), (26, 15, 10))
+        for count, time in ((1, one), (2, two))
+    ]
+    fused = [
+        record(what, log_n, per, time)
+        for log_n, per, into in ((20, 100, 99), (24, 1000, 11), (24, 100, 14))
+        for what, time in ((ADDITION, 10), (INTO_GRAD, into), ("apart", into + 1))
+    ]
+    short = [record(EAGERLY, 18, 1000, 61 * BURST)]
+    said = tables.goals({"selection": selection, "threads": threads, "fused": fused, "short": short})
+    worst = [line.split(" | ")[2:] for line in said.splitlines()[2:]]
+    assert worst == [
+        ["0.64", "missed |"],
+        ["0.4", "missed |"],
+        ["20", "reached |"],
+        ["1.5", "missed |"],
+        ["1.4", "reached |"],
+        ["1.5", "missed |"],
+        ["61", "missed |"],
+    ]
