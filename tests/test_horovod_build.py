@@ -250,6 +250,16 @@ def test_dead_peer_with_process_sets_is_an_exception() -> None:
         assert report["seconds"] < GLOO_SECONDS / 2
 
 
+def test_waiting_takes_no_processor_time() -> None:
+    """Nor does a timeline to which nobody writes; without the edits, more than all the time."""
+    environment = {"HOROVOD_GLOO_IFACE": "lo", "HOROVOD_TIMELINE": "DYNAMIC"}
+    with job(2, "--idle", "3", environment=environment) as workers:
+        outcomes = [outcome(worker) for worker in workers]
+    for code, report, errors in outcomes:
+        assert code == 0, errors
+        assert report["idle"] < 0.3  # seconds
+
+
 def host_name_elsewhere(directory: pathlib.Path) -> tuple[str, ...]:
     """Returns a command prefix under which the host name resolves to nobody's address."""
     hosts = directory / "hosts"

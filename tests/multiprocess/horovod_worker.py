@@ -24,10 +24,15 @@ def main() -> int:
     parser.add_argument("--process-set", type=ranks, help="reduce over these ranks only")
     parser.add_argument("--absent", type=int, help="this rank stops calling, but lives")
     parser.add_argument("--killed", type=int, help="this rank dies by SIGKILL")
+    parser.add_argument("--idle", type=float, default=0, help="seconds without a call, before all others")
     arguments = parser.parse_args()
 
     subset = hvd.ProcessSet(arguments.process_set) if arguments.process_set else None
     hvd.init(process_sets=[subset] if subset else None)
+
+    used = time.process_time()
+    time.sleep(arguments.idle)
+    used = time.process_time() - used
 
     # In functions, since eagerly executed operators all have the same name; on an argument, since
     # TensorFlow folds the reduction of a constant into a constant.
@@ -63,7 +68,7 @@ def main() -> int:
         }
         print(json.dumps(report), flush=True)
         return 3
-    print(json.dumps({"sum": total}), flush=True)
+    print(json.dumps({"sum": total, "idle": used}), flush=True)
     return 0
 
 
