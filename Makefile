@@ -25,7 +25,7 @@ demo: setup ## train a small CNN on handwritten digits with 4 workers on this ma
 test: setup ## build everything and test it; ends with the number of cases
 	@$(PYTHON) -m tools.bazel.run_tests
 
-check: setup ## the same, and some suites again with more workers, up to 8
+check: setup ## the same, what takes longer, and suites again with more workers, up to 8
 	@$(PYTHON) -m tools.bazel.run_tests --thorough
 
 # One folder of benchmarks/ per question, e.g. make bench-group_collectives.

@@ -111,7 +111,7 @@ def test_cost_is_the_dearest_phase(here):
     assert got == max(dear, cheap, key=lambda cost: cost.seconds)
 
 
-@pytest.mark.parametrize("keras, flush", [("keras", True), ("tf_keras", False)], indirect=["keras"])
+@pytest.mark.parametrize("flush", [True, False])
 def test_epochs_of_fit(keras, topology, flush):
     phases = [(0, TopKAllGather(0.1)), (1, Dense())]
     strategy, _, _ = sparse_runs.fit(keras, Piecewise(phases, flush=flush), epochs=1)

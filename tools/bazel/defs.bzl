@@ -49,7 +49,8 @@ def tss_py_test(name, data = [], deps = [], size = "medium", source_tree = False
       size: Bazel's limit of time: small 1 min, medium 5 min, large 15 min.
       source_tree: whether the test reads files of the checkout which no target lists. Such a
         test runs outside the sandbox, and again each time.
-      tags: further Bazel tags, e.g. `cpu:2` for a test that starts two busy processes.
+      tags: further Bazel tags, e.g. `cpu:2` for a test that starts two busy processes; `thorough` for one that
+        only `make check` runs, and not `make test`.
     """
     src = name + ".py"
     _module_test(
@@ -70,8 +71,7 @@ def tss_multiprocess_suite(name, tests, workers = 0, hosts = "", thorough = Fals
       tests: names of libraries of this package.
       workers: number of workers, placed as tests/multiprocess/run.py says.
       hosts: instead of `workers`: horovodrun's `-H`.
-      thorough: whether only `make check` runs it, and not `make test`: the same files run with other
-        numbers of workers, too.
+      thorough: whether only `make check` runs it, and not `make test`.
     """
     srcs = [test + ".py" for test in tests]
     placed = ["--hosts", hosts] if hosts else []
