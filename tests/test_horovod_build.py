@@ -251,13 +251,13 @@ def test_dead_peer_with_process_sets_is_an_exception() -> None:
 
 
 def test_waiting_takes_no_processor_time() -> None:
-    """Nor does a timeline to which nobody writes; without the edits, more than all the time."""
+    """Little, at most; without the edits 0.8 s, and 5 s more for a timeline to which nobody writes."""
     environment = {"HOROVOD_GLOO_IFACE": "lo", "HOROVOD_TIMELINE": "DYNAMIC"}
-    with job(2, "--idle", "3", environment=environment) as workers:
+    with job(2, "--idle", "5", environment=environment) as workers:
         outcomes = [outcome(worker) for worker in workers]
     for code, report, errors in outcomes:
         assert code == 0, errors
-        assert report["idle"] < 0.3  # seconds
+        assert report["idle"] < 0.6  # seconds
 
 
 def host_name_elsewhere(directory: pathlib.Path) -> tuple[str, ...]:
