@@ -1,7 +1,6 @@
-"""The digits example on two workers of two nodes: it learns as claimed, resumes, reports; goals are kept."""
+"""The digits example on two workers of two nodes: it learns, trains as one process and keeps its goals."""
 
 import dataclasses
-import shutil
 
 import keras
 import numpy as np
@@ -14,38 +13,7 @@ from examples.common import command_line
 from examples.common import strategy as strategy_lib
 from examples.digits import config as config_lib
 from examples.digits import main, train
-from tf_sparse_strategy.communication import HiTopK
-
-SHORT = config_lib.RECIPES["short"]
-SWITCH = 4  # epoch from which the sums are exact
-# The 28-epoch recipe in eight: a size less, the switch still where the size changes. "auto" might decide
-# differently in two runs that are to give the same bits.
-RECORD = dataclasses.replace(
-    config_lib.RECIPES["record"],
-    phases=((8, SWITCH), (12, 4)),
-    sparse_epochs=SWITCH,
-    pto="on",
-    resume=True,
-)
-DENSE = dataclasses.replace(RECORD, phases=((8, 7),), sparse_epochs=0, density=None, resume=False)
-
-
-def trained(config, strategy=None, callbacks=()):
-    """(strategy, what `train` returns)."""
-    strategy = strategy or strategy_lib.start(config)
-    return strategy, train.train(config, strategy, callbacks)
-
-
-class Keep(keras.callbacks.Callback):
-    """Keeps the checkpoints as they are when an epoch begins."""
-
-    def __init__(self, epoch, checkpoints, copy, topology):
-        super().__init__()
-        self._epoch, self._paths, self._first = epoch, (checkpoints, copy), topology.rank == 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self._epoch and self._first:
-            shutil.copytree(*self._paths)
+from tests.multiprocess.digits_runs import DENSE, SHORT, trained
 
 
 @pytest.fixture(scope="module")
@@ -79,38 +47,6 @@ def test_dense_learns_and_workers_agree(dense, comm):
     mine = tf.constant([[result.test_loss, result.test_accuracy]], tf.float64)
     everyone = comm.all_gather(mine).numpy()
     np.testing.assert_array_equal(everyone, np.repeat(mine, len(everyone), axis=0))
-
-
-def test_sparse_then_exact_learns_nearly_as_well_and_resumes_at_the_switch(
-    dense, comm, shared_tmp, topology
-):
-    """Fewer bytes while sparse; a run that goes on from the switch ends with its weights."""
-    whole, again = shared_tmp / "whole", shared_tmp / "again"
-    config = dataclasses.replace(RECORD, output_dir=str(whole))
-    keep = Keep(SWITCH, whole / "checkpoints", again / "checkpoints", topology)
-    _, result = trained(config, callbacks=[keep])
-    sent = result.history["cross_bytes_per_step"]
-    assert max(sent[1:SWITCH]) < 0.05 * min(sent[SWITCH + 1 :])
-    assert result.test_accuracy > 0.93
-    assert result.test_accuracy > dense[2].test_accuracy - 0.05
-    comm.barrier()  # the copy is whole
-
-    resumed = keras.callbacks.Callback()
-    _, rest = trained(dataclasses.replace(config, output_dir=str(again)), callbacks=[resumed])
-    assert len(rest.history["loss"]) == config.epochs - SWITCH
-    pairs = zip(keep.model.get_weights(), resumed.model.get_weights(), strict=True)
-    # Large rates amplify the last bits; without the residuals it is most of the norm.
-    assert max(np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in pairs) < 0.05
-
-
-def test_error_feedback_is_what_lets_it_learn(comm, tmp_path):
-    """With Adam: LARS divides by the gradients' norm, which hides what is missing."""
-    config = dataclasses.replace(SHORT, phases=((8, 6),), output_dir=str(tmp_path))
-    kept, dropped = (
-        trained(config, tss.SparseStrategy(HiTopK(0.001, error_feedback=feedback)))[1].test_accuracy
-        for feedback in (True, False)
-    )
-    assert kept > dropped + 0.05
 
 
 def test_two_workers_train_as_one_process(comm, tmp_path):

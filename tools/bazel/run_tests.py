@@ -1,6 +1,6 @@
 """`make test`: builds every target and tests it, then says how many cases ran.
 
-What takes long, and what repeats with more workers what others have shown with fewer, is left to `make check`.
+What takes long, or repeats with more workers what others have shown with fewer, is left to `make check`.
 """
 
 import argparse
