@@ -1,26 +1,14 @@
 """The 28-epoch recipe, in small, on two workers of two nodes: it learns, and resumes at the switch."""
 
 import dataclasses
-import shutil
 
 import keras
 import numpy as np
 
 import tf_sparse_strategy as tss
 from tests.multiprocess.digits_runs import DENSE, RECORD, SHORT, SWITCH, trained
+from tests.multiprocess.kept_files import Keep
 from tf_sparse_strategy.communication import HiTopK
-
-
-class Keep(keras.callbacks.Callback):
-    """Keeps the checkpoints as they are when an epoch begins."""
-
-    def __init__(self, epoch, checkpoints, copy, topology):
-        super().__init__()
-        self._epoch, self._paths, self._first = epoch, (checkpoints, copy), topology.rank == 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self._epoch and self._first:
-            shutil.copytree(*self._paths)
 
 
 def test_sparse_then_exact_learns_nearly_as_well_and_resumes_at_the_switch(

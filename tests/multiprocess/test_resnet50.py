@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import shutil
 
 import keras
 import numpy as np
@@ -15,6 +14,7 @@ from examples.resnet50 import config as config_lib
 from examples.resnet50 import images, main, train
 from examples.resnet50 import input as input_lib
 from examples.resnet50.config import Phase
+from tests.multiprocess.kept_files import Keep
 
 SWITCH = 2  # epoch from which sizes are others and sums exact
 # "auto" might decide differently in two runs that are to give the same.
@@ -24,18 +24,6 @@ TINY = dataclasses.replace(
     pto="on",
     resume=True,
 )
-
-
-class Keep(keras.callbacks.Callback):
-    """Keeps what the run has written when an epoch begins."""
-
-    def __init__(self, epoch, folder, copy, topology):
-        super().__init__()
-        self._epoch, self._paths, self._first = epoch, (folder, copy), topology.rank == 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self._epoch and self._first:
-            shutil.copytree(*self._paths)
 
 
 @pytest.fixture
