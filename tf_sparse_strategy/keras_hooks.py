@@ -42,7 +42,8 @@ from tf_sparse_strategy.overlap import tuned_fit
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
 _CONSUMERS = ("fit", "evaluate", "predict")
-_clipping = threading.local()  # .sums: whether what this thread clips now is summed
+# .sums: whether what this thread clips now is summed; .done: whether what it applies is, and is clipped
+_clipping = threading.local()
 
 
 def _in_replica_of_ours():
@@ -138,7 +139,8 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if extended is None:
         return original(optimizer, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
-    if extended.chunked is not None and extended.chunked.is_inner(optimizer):
+    is_inner = extended.chunked is not None and extended.chunked.is_inner(optimizer)
+    if is_inner or getattr(_clipping, "done", False):
         return grads_and_vars  # sums already, and clipped
     present = [(g, v) for g, v in grads_and_vars if g is not None]
     extended.gradients.communication.check_optimizer(optimizer)
@@ -185,10 +187,14 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
         return original(optimizer, grads, variables, learning_rate)
     extended = _in_replica_of_ours()
     pairs = extended.counted_gradients(list(zip(grads, variables, strict=True)))
-    others = extended.chunked.apply(optimizer, pairs, learning_rate)
-    if others:
-        original(optimizer, *zip(*others, strict=True), learning_rate)
-    return None
+    others, _clipping.done = extended.chunked.apply(
+        optimizer, pairs, learning_rate, extended.gradients.reduce
+    )
+    try:
+        if others:
+            original(optimizer, *zip(*others, strict=True), learning_rate)
+    finally:
+        _clipping.done = False
 
 
 def _decay_whole_variables(original, optimizer, variables):

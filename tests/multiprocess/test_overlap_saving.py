@@ -131,7 +131,7 @@ def tables(keras, whole=keras.layers.Embedding):
     return embedding_models.start(keras.Model(inputs, keras.layers.Dense(1)(hidden)), 1)
 
 
-@pytest.mark.parametrize("settings", [{}, {"clipnorm": 0.05}], ids=["plain", "clipnorm"])
+@pytest.mark.parametrize("settings", [{}, {"clipnorm": 0.05}, {"global_clipnorm": 0.05}], ids=str)
 def test_tables_keep_their_path(comm, strategies, settings):
     """Sparse gradients, and tables that are divided by columns already."""
     states = []

@@ -95,12 +95,17 @@ def by_element():
 def with_norms():
     return {
         "clipnorm": lambda: adam(clipnorm=0.05),
+        "global_clipnorm": lambda: adam(global_clipnorm=0.05),
         "lars": lambda: lars_pto.LARS(
             0.05, weight_decay=0.01, trust_coefficient=0.1, nesterov=True, use_ema=True,
             weight_decay_exclusions=["head"],
         ),
+        "lars, loss scaling": lambda: keras.optimizers.LossScaleOptimizer(
+            lars_pto.LARS(0.05, trust_coefficient=0.1, parallel="off"), initial_scale=2.0**7
+        ),
         "larc": lambda: lars_pto.LARS(0.5, variant="larc_clip", clipnorm=0.5),
         "lamb": lambda: lars_pto.LAMB(0.02, weight_decay=0.01),
+        "lamb, nvidia's": lambda: lars_pto.LAMB(0.02, global_clipnorm=0.05),
     }  # fmt: skip
 
 
@@ -139,12 +144,12 @@ def test_norms_of_wholes(comm, strategies, name):
     assert_parts(comm, model)
 
 
-@pytest.mark.parametrize("model", lars_layers.MODELS)
-def test_layers_of_any_size(comm, strategies, model):
-    """Fewer layers than workers, one huge one, scalars: fewer elements than workers among them."""
+@pytest.mark.parametrize(("model", "frozen"), [*((m, ()) for m in lars_layers.MODELS), ("many", (0, 3, 6))])
+def test_layers_of_any_size(comm, strategies, model, frozen):
+    """Fewer layers than workers, one huge one, scalars: fewer elements than workers; some that are frozen."""
 
     def run(make, strategy):
-        values, _ = lars_layers.train("keras3", make, model, strategy)
+        values, _ = lars_layers.train("keras3", make, model, strategy, frozen=frozen)
         return values[: len(lars_layers.MODELS[model])]
 
     off = {"parallel": "off"}

@@ -30,24 +30,46 @@ def clip(
     if optimizer.clipnorm:
         norms = _norms(of_slices, table)
         of_slices = [
-            _scaled(g, tf.cast(optimizer.clipnorm / tf.maximum(norm, optimizer.clipnorm), _dtype(g)))
+            _scaled(g, optimizer.clipnorm / tf.maximum(norm, optimizer.clipnorm))
             for g, norm in zip(of_slices, norms, strict=True)
         ]
         whole = clip_whole(whole)
     elif optimizer.global_clipnorm:
-        whole = [coalesced(g) for g in whole]
-        squares = [tf.reduce_sum(tf.square(_values(g))) for g in whole]
-        squares += [tf.square(norm) for norm in _norms(of_slices, table)]
-        norm = tf.sqrt(tf.add_n([tf.cast(square, tf.float32) for square in squares]))
-        factor = global_factor(norm, optimizer.global_clipnorm)
-        of_slices = [_scaled(g, tf.cast(factor, _dtype(g))) for g in of_slices]
-        whole = [_scaled(g, tf.cast(factor, _dtype(g))) for g in whole]
+        gradients, squares = with_squares(gradients, variables)
+        return scaled(gradients, global_factor(tf.sqrt(squares), optimizer.global_clipnorm))
     elif optimizer.clipvalue:
         limit = optimizer.clipvalue
         of_slices = [_mapped(g, lambda x: tf.clip_by_value(x, -limit, limit)) for g in of_slices]
         whole = clip_whole(whole)
     order = iter(whole), iter(of_slices)
     return [next(order[h is not None]) for h in held]
+
+
+def with_squares(gradients: Sequence, variables: Sequence) -> tuple[list, tf.Tensor]:
+    """(`gradients`, the sum of the squares of all their elements, float32 []).
+
+    Beside slices of tables, repeated rows are added up first. Without, sparse gradients are treated as by
+    Keras's clipping: repeated rows count one by one, and the results are dense.
+
+    Args:
+      gradients: summed over the workers; of slices, each id once.
+      variables: of the gradients; the squares of slices are summed over the workers.
+    """
+    held = [slices.of(variable) for variable in variables]
+    table = next((h for h in held if h is not None), None)
+    if table is not None:
+        gradients = [coalesced(g) if h is None else g for g, h in zip(gradients, held, strict=True)]
+    whole = [_values(g) for g, h in zip(gradients, held, strict=True) if h is None]
+    squares = [tf.cast(tf.reduce_sum(tf.square(x)), tf.float32) for x in whole]
+    if table is None:
+        return [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
+    norms = _norms([g for g, h in zip(gradients, held, strict=True) if h is not None], table)
+    return gradients, tf.add_n(squares + [tf.square(norm) for norm in norms])
+
+
+def scaled(gradients: Sequence, factor: tf.Tensor) -> list:
+    """`gradients` times `factor`, each in its dtype."""
+    return [_scaled(g, factor) for g in gradients]
 
 
 def clip_and_apply(original, optimizer, grads_and_vars, *args, **kwargs):
@@ -87,10 +109,6 @@ def _values(gradient):
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _dtype(gradient):
-    return _values(gradient).dtype
-
-
 def _mapped(gradient, function):
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
@@ -98,4 +116,4 @@ def _mapped(gradient, function):
 
 
 def _scaled(gradient, factor):
-    return _mapped(gradient, lambda x: x * factor)
+    return _mapped(gradient, lambda x: x * tf.cast(factor, x.dtype))

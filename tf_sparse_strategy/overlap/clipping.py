@@ -5,29 +5,33 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding.clipping import global_factor
+from tf_sparse_strategy.embedding.clipping import global_factor, scaled
 
 
-def clip(optimizer: Any, owned: list[tf.Tensor], collectives: Collectives) -> list[tf.Tensor]:
-    """`owned`, clipped as `optimizer` is set to clip the wholes.
+def clip(
+    optimizer: Any, owned: list[tf.Tensor], collectives: Collectives, others: tf.Tensor | float = 0.0
+) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+    """(`owned`, clipped as `optimizer` is set to clip the wholes; the factor of all gradients, if any)
 
     Args:
       optimizer: has clipnorm, global_clipnorm and clipvalue; the first that is set counts.
       owned: this worker's chunk of each summed gradient, padded with zeros.
       collectives: of this worker; norms cost one all-reduce of a float32 per gradient.
+      others: sum of the squares of the gradients that are not divided, for a norm of all of them.
     """
     if optimizer.clipnorm:
-        norms = tf.unstack(tf.sqrt(_squares(owned, collectives)), num=len(owned))
         limit = optimizer.clipnorm
-        return [g * limit / tf.cast(tf.maximum(n, limit), g.dtype) for g, n in zip(owned, norms, strict=True)]
+        norms = tf.maximum(tf.sqrt(_squares(owned, collectives)), limit)
+        norms = tf.unstack(norms, num=len(owned))
+        return [g * limit / tf.cast(n, g.dtype) for g, n in zip(owned, norms, strict=True)], None
     if optimizer.global_clipnorm:
-        norm = tf.sqrt(tf.reduce_sum(_squares(owned, collectives)))
+        norm = tf.sqrt(tf.reduce_sum(_squares(owned, collectives)) + others)
         factor = global_factor(norm, optimizer.global_clipnorm)
-        return [g * tf.cast(factor, g.dtype) for g in owned]
+        return scaled(owned, factor), factor
     if optimizer.clipvalue:
         limit = optimizer.clipvalue
-        return [tf.clip_by_value(g, -limit, limit) for g in owned]
-    return owned
+        return [tf.clip_by_value(g, -limit, limit) for g in owned], None
+    return owned, None
 
 
 def _squares(owned, collectives):

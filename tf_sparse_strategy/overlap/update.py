@@ -98,13 +98,19 @@ class ChunkedUpdate:
                 before = [tf.cond(ahead, self._gathering(pairs, number), _nothing)]
         self._state.assign(tf.where(ahead, _GATHERED, state))
 
-    def update(self, gradients: Sequence, variables: Sequence, learning_rate: Any) -> None:
+    def update(
+        self, gradients: Sequence, variables: Sequence, learning_rate: Any, others: tf.Tensor | float = 0.0
+    ) -> tf.Tensor | None:
         """Sums the workers' gradients and updates this worker's chunks.
 
         Args:
           gradients: of this worker, dense.
           variables: of the gradients; some or all of those that are divided.
           learning_rate: a scalar.
+          others: sum of the squares of the summed gradients that the same optimizer applies elsewhere.
+
+        Returns:
+          What all gradients were multiplied by, so that the norm of all of them is clipped, or None.
         """
         state = self._state.read_value()
         once = tf.debugging.assert_none_equal(
@@ -121,11 +127,12 @@ class ChunkedUpdate:
             whole = tf.equal(state, _WHOLE)
         tf.cond(whole, self._cut, _nothing)
         owned = self._reduce_scatter(gradients, variables)
-        owned = clipping.clip(self.optimizer, owned, self._collectives)
+        owned, factor = clipping.clip(self.optimizer, owned, self._collectives, others)
         shards = [self._shards[key(v)] for v in variables]
         self._decay(variables, shards)
         self.inner._backend_update_step(owned, shards, learning_rate)
         self._finish()
+        return factor
 
     def divides(self, variable: Any) -> bool:
         """Whether `variable` is among the divided ones."""

@@ -20,10 +20,10 @@ class UpdateAtOnce(ChunkedUpdate):
     def begin(self) -> None:
         """Nothing: the weights are there."""
 
-    def update(self, gradients, variables, learning_rate) -> None:
+    def update(self, gradients, variables, learning_rate, others=0.0):
         """As its parent's."""
         self._find_slots()
-        super().update(gradients, variables, learning_rate)
+        return super().update(gradients, variables, learning_rate, others)
 
     def part_beside(self, variable: Any) -> tuple[Any, ChunkPartition] | None:
         """(chunk, its partition) that a slot beside `variable` is made from; None: it is made whole."""

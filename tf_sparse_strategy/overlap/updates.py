@@ -3,14 +3,14 @@
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding import separable, slices
+from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.overlap import chunks, search
 from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.sharded import ShardedUpdate
@@ -199,11 +199,22 @@ class ChunkedUpdates:
             yield
 
     @tf.autograph.experimental.do_not_convert
-    def apply(self, optimizer: Any, pairs: list, learning_rate: Any) -> list:
-        """Updates what is divided of an optimizer's `[(gradient, variable), …]`; returns the other pairs.
+    def apply(
+        self, optimizer: Any, pairs: list, learning_rate: Any, reduce: Callable[[list], list]
+    ) -> tuple[list, bool]:
+        """Updates what is divided of an optimizer's `[(gradient, variable), …]`.
+
+        Args:
+          optimizer: one whose update is divided.
+          pairs: this worker's gradients.
+          learning_rate: a scalar.
+          reduce: sums gradients that are not divided over the workers.
+
+        Returns:
+          (the other pairs, whether they are summed and clipped already: a norm of all gradients needs them).
 
         Raises:
-          ValueError: a divided variable's gradient is sparse, or both kinds are clipped by one norm.
+          ValueError: a divided variable's gradient is sparse.
         """
         update = self.of(optimizer)
         others = [pair for pair in pairs if not update.divides(pair[1])]
@@ -214,19 +225,21 @@ class ChunkedUpdates:
                     f"overlap={self.overlap!r}: the gradient of {variable.name!r} is a tf.IndexedSlices. "
                     "Name the variable in exclude=[...], so that it is summed and updated as before."
                 )
-        if others and mine and optimizer.global_clipnorm:
-            raise ValueError(
-                f"overlap={self.overlap!r} and global_clipnorm: some variables are excluded, and one norm of "
-                "both kinds is not taken. Use clipnorm, or leave out overlap."
-            )
-        if mine:
-            gradients, variables = zip(*mine, strict=True)
-            if update.leaves_behind:
-                self.step.check_update(update)
-            update.update(gradients, variables, learning_rate)
-            if update.leaves_behind:
-                self._last.assign(tf.maximum(self._last.read_value(), update.number))
-        return others
+        if not mine:
+            return others, False
+        together = bool(others and optimizer.global_clipnorm)
+        squares = 0.0
+        if together:
+            beside = [variable for _, variable in others]
+            summed, squares = clipping.with_squares(reduce(others), beside)
+        if update.leaves_behind:
+            self.step.check_update(update)
+        factor = update.update(*zip(*mine, strict=True), learning_rate, squares)
+        if update.leaves_behind:
+            self._last.assign(tf.maximum(self._last.read_value(), update.number))
+        if together:
+            others = list(zip(clipping.scaled(summed, factor), beside, strict=True))
+        return others, together
 
     def synchronize(self) -> None:
         """Gathers weights and slots wherever chunks are ahead. Eager, collective."""
