@@ -33,7 +33,7 @@ def as_rows(gradient: tf.Tensor) -> tf.IndexedSlices:
     return tf.IndexedSlices(tf.gather(gradient, order) * parts, order, gradient.shape)
 
 
-def train(framework: str, optimizer, name: str, strategy=None, sparse_rows: bool = False):
+def train(framework: str, optimizer, name: str, strategy=None, sparse: int | None = None, frozen=()):
     """Weights and slots after `STEPS` steps; replica 0 brings the gradients, the others zeros.
 
     Args:
@@ -41,7 +41,8 @@ def train(framework: str, optimizer, name: str, strategy=None, sparse_rows: bool
       optimizer: makes the optimizer.
       name: a key of `MODELS`.
       strategy: where to train; None for no strategy.
-      sparse_rows: whether the gradient of the first layer is an `IndexedSlices`.
+      sparse: the layer whose gradient is an `IndexedSlices`, if any.
+      frozen: layers that the optimizer was built with and gets no gradients of.
 
     Returns:
       (weights and slots as arrays, the optimizer).
@@ -61,9 +62,10 @@ def train(framework: str, optimizer, name: str, strategy=None, sparse_rows: bool
         context = tf.distribute.get_replica_context()
         first = tf.cast(context.replica_id_in_sync_group == 0, tf.float32)
         given = [g * first for g in given]
-        if sparse_rows:
-            given[0] = as_rows(given[0])
-        optimizer.apply_gradients(zip(given, variables, strict=True))
+        if sparse is not None:
+            given[sparse] = as_rows(given[sparse])
+        pairs = zip(given, variables, strict=True)
+        optimizer.apply_gradients([pair for i, pair in enumerate(pairs) if i not in frozen])
 
     run = tf.function(lambda *given: strategy.run(step, args=given))
     for number in range(STEPS):

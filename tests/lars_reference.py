@@ -80,9 +80,8 @@ def lamb(
     return np.array(history)
 
 
-# Three steps of w = [3, 4] worked by hand and run through tf-models-official 2.20.0 (classic_momentum
-# True and False; LAMB), MLPerf's LARS and apex's LARC; they agree with these digits to 1e-7. So do
-# optax 0.2.8's lars ("joint_norm") and lamb, in float64 to the last digit.
+# Three steps of w = [3, 4] worked by hand and, once, run through MLPerf's LARS and apex's LARC; they agree
+# with these digits to 1e-7. tf-models-official and optax: test_lars_peers.py.
 WEIGHTS = [3.0, 4.0]
 GRADIENTS = [[0.6, 0.8], [-0.5, 1.2], [0.3, -0.4]]
 _LARS = dict(eta=0.001, momentum=0.9, decay=0.1)

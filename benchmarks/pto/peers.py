@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import types
 from collections.abc import Callable
 
 import keras
@@ -17,22 +18,31 @@ def norms_one_by_one(weights, directions, decays) -> tf.Tensor:
     return tf.square(tf.cast(tf.stack([tf.stack(row) for row in rows]), tf.float64))
 
 
-def official_lars(learning_rate: float, vectors: str) -> Callable | None:
-    """Makes tf-models-official's own LARS; None where that package is not installed.
+def official(name: str) -> types.ModuleType | None:
+    """tf-models-official's "lars" or "lamb"; None where that package is not installed.
 
     Its file is loaded alone: the package around it needs many others, and brings another TensorFlow.
+    """
+    package = importlib.util.find_spec("official")
+    if package is None:
+        return None
+    path = pathlib.Path(package.submodule_search_locations[0], f"modeling/optimization/{name}.py")
+    spec = importlib.util.spec_from_file_location(f"official_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def official_lars(learning_rate: float, vectors: str) -> Callable | None:
+    """Makes tf-models-official's own LARS; None where that package is not installed.
 
     Args:
       learning_rate: γ.
       vectors: pattern of the names of variables that neither decay nor have a rate of their own.
     """
-    package = importlib.util.find_spec("official")
-    if package is None:
+    module = official("lars")
+    if module is None:
         return None
-    path = pathlib.Path(package.submodule_search_locations[0], "modeling/optimization/lars.py")
-    spec = importlib.util.spec_from_file_location("official_lars", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     return lambda: module.LARS(
         learning_rate, weight_decay_rate=1e-4, exclude_from_weight_decay=[vectors]
     )

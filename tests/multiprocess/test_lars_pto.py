@@ -1,5 +1,7 @@
 """LARS and LAMB over real workers: divided norms change nothing, and "auto" decides alike for all."""
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,17 +11,24 @@ from lars_pto import decision, norms
 from tests.lars_layers import MODELS, train
 from tests.multiprocess import oracle
 
+CASES = {
+    **{model: (model, {}) for model in MODELS},
+    "rows of a small layer": ("many", dict(sparse=0)),
+    "rows of a cut layer": ("one huge", dict(sparse=1)),
+    "frozen layers": ("many", dict(frozen=(0, 3, 6))),
+}
 
-@pytest.mark.parametrize(
-    ("model", "sparse_rows"), [(model, False) for model in MODELS] + [("many", True)]
-)
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", ["LARS", "LAMB"])
-def test_divided_is_undivided(comm, strategy, name, model, sparse_rows):
+def test_divided_is_undivided(comm, strategy, name, case):
     """The same weights and slots to the bit, and on all workers; a cut layer to the last bits."""
+
+    model, given = CASES[case]
 
     def run(parallel, where):
         make = getattr(lars_pto, name)
-        return train("keras3", lambda: make(0.5, parallel=parallel), model, where, sparse_rows)
+        return train("keras3", lambda: make(0.5, parallel=parallel), model, where, **given)
 
     ours, optimizer = run("on", strategy)
     undivided, _ = run("off", strategy)
@@ -46,10 +55,22 @@ def test_the_operator_computes_each_tensor_once(comm, strategy):
 
     run = tf.function(lambda: strategy.run(lambda: lars_pto.parallel_tensor_op(who, tensors)))
     for _ in range(2):
+        calls, _ = strategy.extended.collectives.traffic()
         results = np.array([r.numpy() for r in run()])
         assert results[:, 0].tolist() == [7, 7, 30, 1, 12]
         assert set(results[:, 1]) == set(range(min(comm.topology.num_workers, len(tensors))))
+        calls_after, _ = strategy.extended.collectives.traffic()
+        assert calls_after - calls == (comm.topology.num_workers > 1)  # one message carries all results
         oracle.assert_identical(comm, results)
+
+
+def test_no_tensors_and_fewer_than_workers(strategy):
+    for tensors in ([], [tf.fill([3], 2.0)]):
+        calls, _ = strategy.extended.collectives.traffic()
+        results = strategy.run(lambda given=tensors: lars_pto.parallel_tensor_op(tf.reduce_sum, given))
+        assert [float(r) for r in results] == [6.0] * len(tensors)
+        calls_after, _ = strategy.extended.collectives.traffic()
+        assert calls_after - calls == (len(tensors) > 0 and strategy.num_replicas_in_sync > 1)
 
 
 def test_a_nan_on_one_worker_reaches_all(comm, strategy):
@@ -65,17 +86,19 @@ def test_a_nan_on_one_worker_reaches_all(comm, strategy):
     oracle.assert_identical(comm, results)
 
 
-def test_auto_measures_once_and_all_agree(comm, strategy, monkeypatch):
+def test_auto_measures_once_and_all_agree(comm, strategy, monkeypatch, caplog):
     measured = []
     original = decision.median_seconds
 
-    def counted(run):
-        measured.append(original(run))
-        return measured[-1]
+    def counted(*runs):
+        measured.extend(original(*runs))
+        return measured
 
     monkeypatch.setattr(decision, "median_seconds", counted)
-    _, optimizer = train("keras3", lambda: lars_pto.LARS(0.5), "many", strategy)
+    with caplog.at_level(logging.INFO, "lars_pto.norms"):
+        _, optimizer = train("keras3", lambda: lars_pto.LARS(0.5), "many", strategy)
     chosen = optimizer.parallel_decision
+    assert chosen.reason in caplog.text
     oracle.assert_identical(comm, int(chosen.divide))
     if comm.topology.num_workers == 1:
         assert not measured and chosen.reason == "there is one worker"
@@ -91,11 +114,12 @@ def test_auto_chooses_what_is_faster_for_the_slowest(comm, strategy, monkeypatch
     """One worker alone finds one of the ways slow; all of them turn to the other."""
     if comm.topology.num_workers == 1:
         return
-    delay = iter([1.0 if slow == "alone" else 0.0, 1.0 if slow == "divided" else 0.0])
 
-    def delayed(run):
-        run()
-        return 1.0 + next(delay) * (comm.topology.rank == 0)
+    def delayed(*runs):
+        for run in runs:
+            run()
+        slower = comm.topology.rank == 0
+        return [1.0 + (slower and slow == way) for way in ("alone", "divided")]
 
     monkeypatch.setattr(norms.decision, "median_seconds", delayed)
     _, optimizer = train("keras3", lambda: lars_pto.LARS(0.5), "many", strategy)
