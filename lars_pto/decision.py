@@ -37,11 +37,12 @@ def decide(local: list[float], divided: list[float]) -> Decision:
     )
 
 
-def median_seconds(run: Callable[[], None]) -> float:
-    """Median time of `run` after a warm-up."""
-    times = []
+def median_seconds(*runs: Callable[[], None]) -> list[float]:
+    """Median time of each of `runs` after a warm-up; they take turns, so that a change of load hits all."""
+    times = [[] for _ in runs]
     for _ in range(WARM_UP + REPEATS):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[WARM_UP:])
+        for run, seconds in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start)
+    return [statistics.median(seconds[WARM_UP:]) for seconds in times]

@@ -167,11 +167,11 @@ def _measured(weights, decays) -> decision.Decision:
     with tf.init_scope(), context:
         buffers = [tf.zeros(w.shape, w.dtype) for w in weights]
         others = [tf.zeros(w.shape, w.dtype) for w in weights]
-        seconds = []
+        runs = []
         for method in (sums_layer_by_layer, divided_sums):
             run = tf.function(lambda w, x, method=method: method(w, x, decays))
             # To NumPy: an accelerator returns before it is done.
-            done = lambda run=run: tf.nest.map_structure(np.array, run(buffers, others))  # noqa: E731
-            seconds.append(decision.median_seconds(done))
+            runs.append(lambda run=run: tf.nest.map_structure(np.array, run(buffers, others)))
+        seconds = decision.median_seconds(*runs)
         times = context.all_gather(tf.constant([seconds], tf.float64), axis=0).numpy()
     return decision.decide(times[:, 0].tolist(), times[:, 1].tolist())

@@ -12,7 +12,7 @@ from tf_sparse_strategy.cluster import Netlab
 
 WORKERS = (1, 2, 4, 8)
 MEMORY = 17 << 30  # bytes that all workers' tensors may take together
-ROUNDS = {"norms": 50, "steps": 10}
+ROUNDS = {"norms": 50, "steps": 20}
 # What a worker holds per element. Norms: weights and gradients, as numpy's and as TensorFlow's. Steps: start,
 # gradients, two sets of weights, a velocity for each of six optimizers, what moved in the first steps.
 BYTES_PER_ELEMENT = {"norms": 2 * (4 + 4), "steps": 4 * (1 + 1 + 2 + 6 + 2)}
@@ -21,19 +21,20 @@ BYTES_PER_ELEMENT = {"norms": 2 * (4 + 4), "steps": 4 * (1 + 1 + 2 + 6 + 2)}
 def measure(quick: bool) -> dict:
     """One job per model and number of workers, all on one node: what is divided is computation."""
     models, workers = (tuple(layers.MODELS)[:1], WORKERS[:2]) if quick else (tuple(layers.MODELS), WORKERS)
-    results = {"norms": [], "steps": []}
+    results, left_out = {"norms": [], "steps": []}, {model: [] for model in models}
     for count in workers:
         with Netlab(1, count, "1gbit") as lab:
             for model, experiment in itertools.product(models, results):
                 elements = layers.elements(layers.MODELS[model]())
                 if count * elements * BYTES_PER_ELEMENT[experiment] > MEMORY:
+                    left_out[model].append(f"{experiment} with {count}")
                     continue
                 rounds = 3 if quick else ROUNDS[experiment]
                 job = cluster.run(
                     lab, "benchmarks.pto.measure", experiment, model, "--rounds", str(rounds)
                 )
                 results[experiment].append({"model": model, "workers": count, **job})
-    return results
+    return {**results, "left_out": left_out}
 
 
 if __name__ == "__main__":

@@ -92,7 +92,8 @@ def steps_experiment(shapes, rounds, strategy) -> dict:
     rng = np.random.default_rng(0)
     start = [rng.standard_normal(shape, np.float32) for shape in shapes]
     gradients = [tf.constant(np.flip(w)) for w in start]
-    variables, contenders, moved = {}, {}, {}
+    floor = one_read([(w.ravel(), g.numpy().ravel()) for w, g in zip(start, gradients, strict=True)])
+    variables, contenders, moved = {}, {"one read": floor}, {}
     for name, (where, make) in makers.items():
         with where.scope():
             # One set for all optimizers under a strategy: weights take memory, too.
