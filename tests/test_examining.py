@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 from horovod.runner.common.util.hosts import SlotInfo
@@ -32,7 +33,22 @@ def test_calls_reach_listeners_and_their_clock():
     assert [call.rank for call in found] == [3, 5]
     for answered in found:
         assert answered.error is None
-        assert abs(answered.clock) <= answered.uncertainty + 0.001  # one clock
+        assert abs(answered.clock) <= answered.uncertainty + 1e-6  # one clock
+
+
+def test_a_caller_that_is_held_up_is_not_answered_before(monkeypatch):
+    """Between connecting and asking: the answer is to the question, not to the connection."""
+    connect = socket.create_connection
+
+    def held_up(*args, **kwargs):
+        line = connect(*args, **kwargs)
+        time.sleep(0.1)
+        return line
+
+    monkeypatch.setattr(socket, "create_connection", held_up)
+    with Listener() as one:
+        answered = call(0, "127.0.0.1", one.port)
+    assert abs(answered.clock) <= answered.uncertainty + 1e-6
 
 
 def test_a_call_to_nobody_says_why():

@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 
-_SECONDS = 5  # to connect: the slowest cloud networks take milliseconds
+_SECONDS = 5  # to connect, and to wait for a word: the slowest cloud networks take milliseconds
+_QUESTION = b"?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ def clock_offset(sent: float, received: float, theirs: float) -> tuple[float, fl
 
 
 class Listener:
-    """Answers calls with the time, on every interface; use it as a context manager."""
+    """Answers a question with the time, on every interface; use it as a context manager."""
 
     def __init__(self):
         self._server = socket.create_server(("", 0))
@@ -60,7 +61,9 @@ class Listener:
         with contextlib.suppress(OSError):  # closed
             while True:
                 with self._server.accept()[0] as caller, contextlib.suppress(OSError):
-                    caller.sendall(repr(time.time()).encode())
+                    caller.settimeout(_SECONDS)
+                    if caller.recv(1):
+                        caller.sendall(repr(time.time()).encode())
 
 
 def call(rank: int, address: str, port: int) -> Call:
@@ -68,6 +71,7 @@ def call(rank: int, address: str, port: int) -> Call:
     try:
         with socket.create_connection((address, port), timeout=_SECONDS) as line:
             sent = time.time()
+            line.sendall(_QUESTION)  # or the answer could be older than `sent`
             answer = line.makefile("rb").read()
             return Call(rank, None, *clock_offset(sent, time.time(), float(answer)))
     except (OSError, ValueError) as error:
