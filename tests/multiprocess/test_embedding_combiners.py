@@ -9,7 +9,14 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
-from tests.multiprocess.embedding_models import BATCH, ROWS, VOCABULARY, dense_gradients, start, tokens
+from tests.multiprocess.embedding_models import (
+    BATCH,
+    ROWS,
+    VOCABULARY,
+    dense_gradients,
+    start,
+    tokens,
+)
 
 WIDTH, LENGTH = 5, 4
 

@@ -17,6 +17,21 @@ ROWS, BATCH, WORDS = 26, 8, 11  # the last batch has 2 rows
 FUSION = 64  # bytes: several buckets even here
 
 
+@pytest.fixture(autouse=True)
+def tolerance(comm):
+    """What rounding may do. With more than two workers sums have several orders, whose difference grows from
+    step to step (BatchNormalization of two rows divides by little): float64 keeps it small.
+    """
+    if comm.topology.num_workers <= 2:
+        yield 1e-6
+        return
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield 1e-10
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+
+
 @pytest.fixture(scope="module")
 def strategies(comm):
     """(without, with)."""
@@ -122,25 +137,25 @@ def assert_parts(comm, model):
 
 
 @pytest.mark.parametrize("name", by_element())
-def test_same_as_without(comm, strategies, name):
+def test_same_as_without(comm, strategies, tolerance, name):
     """To the bit where a sum has one order and no graph is optimized; several steps in one call."""
     traced = dict(steps_per_execution=3) if name == "loss scaling" else dict(run_eagerly=True)
     (expected, _), (ours, model) = (trained(s, by_element()[name], **traced) for s in strategies)
     assert ours.keys() == expected.keys()
     exact = comm.topology.num_workers <= 2 and "run_eagerly" in traced
+    limit = 0.0 if exact else tolerance
     for key, value in expected.items():
-        tolerance = 0 if exact else 1e-6
-        np.testing.assert_allclose(ours[key], value, rtol=tolerance, atol=tolerance, err_msg=key)
+        np.testing.assert_allclose(ours[key], value, rtol=limit, atol=limit, err_msg=key)
     assert_parts(comm, model)
 
 
 @pytest.mark.parametrize("name", with_norms())
-def test_norms_of_wholes(comm, strategies, name):
+def test_norms_of_wholes(comm, strategies, tolerance, name):
     """Their squares are added up in another order than without."""
     (expected, _), (ours, model) = (
         trained(s, with_norms()[name], epochs=1, run_eagerly=name != "lamb") for s in strategies
     )
-    oracle.assert_same(ours, expected)
+    oracle.assert_same(ours, expected, rtol=tolerance, atol=3 * tolerance)
     assert_parts(comm, model)
 
 

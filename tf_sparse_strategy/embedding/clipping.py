@@ -46,7 +46,7 @@ def clip(
 
 
 def with_squares(gradients: Sequence, variables: Sequence) -> tuple[list, tf.Tensor]:
-    """(`gradients`, the sum of the squares of all their elements, float32 []).
+    """(`gradients`, the sum of the squares of all their elements, float64 []).
 
     Beside slices of tables, repeated rows are added up first. Without, sparse gradients are treated as by
     Keras's clipping: repeated rows count one by one, and the results are dense.
@@ -59,12 +59,18 @@ def with_squares(gradients: Sequence, variables: Sequence) -> tuple[list, tf.Ten
     table = next((h for h in held if h is not None), None)
     if table is not None:
         gradients = [coalesced(g) if h is None else g for g, h in zip(gradients, held, strict=True)]
-    whole = [_values(g) for g, h in zip(gradients, held, strict=True) if h is None]
-    squares = [tf.cast(tf.reduce_sum(tf.square(x)), tf.float32) for x in whole]
+    squares = [sum_of_squares(g) for g, h in zip(gradients, held, strict=True) if h is None]
     if table is None:
         return [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
     norms = _norms([g for g, h in zip(gradients, held, strict=True) if h is not None], table)
-    return gradients, tf.add_n(squares + [tf.square(norm) for norm in norms])
+    return gradients, tf.add_n(squares + [tf.square(tf.cast(norm, tf.float64)) for norm in norms])
+
+
+def sum_of_squares(gradient: Any) -> tf.Tensor:
+    """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
+    x = _values(gradient)
+    wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+    return tf.cast(tf.reduce_sum(tf.square(wide)), tf.float64)
 
 
 def scaled(gradients: Sequence, factor: tf.Tensor) -> list:
@@ -99,8 +105,8 @@ def global_factor(norm: tf.Tensor, limit: float) -> tf.Tensor:
 
 
 def _norms(gradients, table) -> list[tf.Tensor]:
-    """The norms of whole tables' gradients, float32, by one all-reduce."""
-    squares = [tf.reduce_sum(tf.square(tf.cast(_values(g), tf.float32))) for g in gradients]
+    """The norms of whole tables' gradients, float64, by one all-reduce."""
+    squares = [sum_of_squares(g) for g in gradients]
     summed = table.slices.collectives.all_reduce(tf.stack(squares), purpose="table_norms")
     return tf.unstack(tf.sqrt(summed), num=len(gradients))
 

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding.clipping import global_factor, scaled
+from tf_sparse_strategy.embedding.clipping import global_factor, scaled, sum_of_squares
 
 
 def clip(
@@ -16,7 +16,7 @@ def clip(
     Args:
       optimizer: has clipnorm, global_clipnorm and clipvalue; the first that is set counts.
       owned: this worker's chunk of each summed gradient, padded with zeros.
-      collectives: of this worker; norms cost one all-reduce of a float32 per gradient.
+      collectives: of this worker; norms cost one all-reduce of a float64 per gradient.
       others: sum of the squares of the gradients that are not divided, for a norm of all of them.
     """
     if optimizer.clipnorm:
@@ -35,5 +35,5 @@ def clip(
 
 
 def _squares(owned, collectives):
-    mine = tf.stack([tf.reduce_sum(tf.square(tf.cast(g, tf.float32))) for g in owned])
+    mine = tf.stack([sum_of_squares(g) for g in owned])
     return collectives.all_reduce(mine, purpose="norms")
