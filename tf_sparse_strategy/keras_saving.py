@@ -50,6 +50,7 @@ def install_keras3() -> None:
 
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
+    wrap(saving_lib, "is_memory_sufficient", _no_whole_file_in_memory)
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
     wrap(Model, "export", functools.partial(_export_by_chief, keras.models.clone_model))
     _wrap_loads(saving_api, (keras.saving, keras.models))
@@ -147,6 +148,11 @@ def _require_newest_weights(model) -> None:
         variable = slices.tensorflows(variable)
         if getattr(type(variable), "may_be_behind", False) and variable.owner is not None:
             variable.owner.check_read(variable.name)
+
+
+def _no_whole_file_in_memory(original, model):
+    """Keras would compare the columns of one worker with the memory, and keep the file of all in it."""
+    return tables.of_training(model) is None and original(model)
 
 
 def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):

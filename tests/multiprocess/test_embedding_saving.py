@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.saving import saving_lib
 
 import tf_sparse_strategy as tss
 from tests.multiprocess.embedding_models import dataset, start, tokens
@@ -92,6 +93,21 @@ def test_whole_models(comm, topology, strategy, shared_tmp):
         assert_same_state(alone, expected)
     more = [m.fit(dataset(16), epochs=1, verbose=0).history["loss"] for m in (model, other)]
     assert more[0] == more[1]
+
+
+def test_whole_models_pass_by_the_disk(comm, strategy, shared_tmp, monkeypatch):
+    """Keras keeps a file in memory where one worker's columns would fit; the file holds those of all."""
+    asked = []
+    sufficient = saving_lib.is_memory_sufficient
+    monkeypatch.setattr(
+        saving_lib, "is_memory_sufficient", lambda model: asked.append(sufficient(model)) or asked[-1]
+    )
+    model, path = sharded(strategy), str(shared_tmp / "model.keras")
+    model.save(path)
+    with strategy.scope():
+        keras.models.load_model(path)
+    divided = comm.topology.num_workers > 1
+    assert asked == [not divided] * (1 + (comm.topology.rank == 0))
 
 
 def test_exported_models_hold_whole_tables(comm, topology, strategy, shared_tmp):
