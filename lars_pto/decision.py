@@ -37,11 +37,17 @@ def decide(local: list[float], divided: list[float]) -> Decision:
     )
 
 
-def median_seconds(*runs: Callable[[], None]) -> list[float]:
-    """Median time of each of `runs` after a warm-up; they take turns, so that a change of load hits all."""
+def median_seconds(*runs: Callable[[], None], ready: Callable[[], None]) -> list[float]:
+    """Median time of each of `runs` after a warm-up; they take turns, so that a change of load hits all.
+
+    Args:
+      runs: what is measured.
+      ready: called before each: a barrier, or one run would wait for those who are late from the other.
+    """
     times = [[] for _ in runs]
     for _ in range(WARM_UP + REPEATS):
         for run, seconds in zip(runs, times, strict=True):
+            ready()
             start = time.perf_counter()
             run()
             seconds.append(time.perf_counter() - start)

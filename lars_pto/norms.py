@@ -172,6 +172,7 @@ def _measured(weights, decays) -> decision.Decision:
             run = tf.function(lambda w, x, method=method: method(w, x, decays))
             # To NumPy: an accelerator returns before it is done.
             runs.append(lambda run=run: tf.nest.map_structure(np.array, run(buffers, others)))
-        seconds = decision.median_seconds(*runs)
+        barrier = tf.function(lambda: context.all_gather(tf.zeros([1]), axis=0))
+        seconds = decision.median_seconds(*runs, ready=lambda: np.array(barrier()))
         times = context.all_gather(tf.constant([seconds], tf.float64), axis=0).numpy()
     return decision.decide(times[:, 0].tolist(), times[:, 1].tolist())

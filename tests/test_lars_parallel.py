@@ -119,9 +119,11 @@ def test_medians_leave_the_warm_up_out():
         calls.append("first")
         time.sleep(next(delays))
 
-    first, second = decision.median_seconds(slow_at_first, lambda: calls.append("second"))
+    first, second = decision.median_seconds(
+        slow_at_first, lambda: calls.append("second"), ready=lambda: calls.append("ready")
+    )
     assert first < 0.1 and second < 0.1
-    assert calls == ["first", "second"] * 13  # in turns
+    assert calls == ["ready", "first", "ready", "second"] * 13  # in turns
 
 
 def test_the_mode_survives_configuration():

@@ -90,8 +90,8 @@ def test_auto_measures_once_and_all_agree(comm, strategy, monkeypatch, caplog):
     measured = []
     original = decision.median_seconds
 
-    def counted(*runs):
-        measured.extend(original(*runs))
+    def counted(*runs, ready):
+        measured.extend(original(*runs, ready=ready))
         return measured
 
     monkeypatch.setattr(decision, "median_seconds", counted)
@@ -115,7 +115,8 @@ def test_auto_chooses_what_is_faster_for_the_slowest(comm, strategy, monkeypatch
     if comm.topology.num_workers == 1:
         return
 
-    def delayed(*runs):
+    def delayed(*runs, ready):
+        ready()
         for run in runs:
             run()
         slower = comm.topology.rank == 0

@@ -34,13 +34,14 @@ SIZES = [1, 2, 3, 17, 1001]
 
 
 P = int(os.environ.get("HOROVOD_SIZE", "1"))
-# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes.
+# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Of more than four workers:
+# every one apart, so that trees and regions have as many parts, and three uneven nodes.
 PLACES = {
     1: [(0,)],
     2: [(0, 0), (0, 1)],
     3: [(0, 1, 1)],
     4: [(0, 1, 1, 0)],
-}.get(P, [tuple(rank // 2 for rank in range(P)), tuple(range(P))])
+}.get(P, [tuple(range(P)), tuple(min(rank // 2, 2) for rank in range(P))])
 
 
 @pytest.fixture(params=PLACES, ids=str)
