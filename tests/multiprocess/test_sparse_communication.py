@@ -34,7 +34,7 @@ SIZES = [1, 2, 3, 17, 1001]
 
 
 P = int(os.environ.get("HOROVOD_SIZE", "1"))
-# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Of more than four workers:
+# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Of more than four:
 # every one apart, so that trees and regions have as many parts, and three uneven nodes.
 PLACES = {
     1: [(0,)],
