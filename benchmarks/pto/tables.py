@@ -63,6 +63,15 @@ def _goals(results: dict) -> str:
     return report.table(["", "goal", "measured: median of the rounds' ratios", ""], rows)
 
 
+def _missing(results: dict, model: str) -> list[str]:
+    """What was measured of other models, and not of this one."""
+    found = {
+        (kind, job["workers"], job["model"]) for kind in ("norms", "steps") for job in results[kind]
+    }
+    jobs = sorted({(kind, workers) for kind, workers, _ in found})
+    return [f"{kind} with {workers} workers" for kind, workers in jobs if (kind, workers, model) not in found]
+
+
 def render(results: dict) -> str:
     """The generated part of docs/pto.md."""
     parts = [report.environment_line(results), "### Goals", _goals(results)]
@@ -86,6 +95,7 @@ def render(results: dict) -> str:
                 "over the workers included: median (quartiles), and the median as a multiple of SGD's."
             )
             parts.append(_by_workers(steps, FLOORS["steps"]))
-        if results["left_out"].get(model):
-            parts.append(f"Left out, since memory is too small: {', '.join(results['left_out'][model])}.")
+        missing = ", ".join(_missing(results, model))
+        if missing:
+            parts.append(f"Left out, since memory is too small: {missing}.")
     return "\n\n".join(parts)
