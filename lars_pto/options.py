@@ -40,7 +40,7 @@ class LarsOptions:
       parallel: whether the norms are divided over the workers: "on", "off", or "auto", which measures
         both in the first step and logs what it chose; see `norms.Norms`. The whole update, with the
         state, is divided by the strategy: `tss.SparseStrategy(overlap=tss.overlap.ShardedUpdate())`,
-        where this counts for variables that are not divided alone.
+        where this affects only variables that are not divided.
       **keras_options: Keras's own, e.g. `clipnorm`, `use_ema`, `gradient_accumulation_steps`, `name`.
 
     Raises:

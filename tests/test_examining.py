@@ -51,6 +51,13 @@ def test_a_caller_that_is_held_up_is_not_answered_before(monkeypatch):
     assert abs(answered.clock) <= answered.uncertainty + 1e-6
 
 
+def test_a_caller_that_asks_nothing_keeps_nobody_waiting():
+    with Listener() as one, socket.create_connection(("127.0.0.1", one.port)):
+        begin = time.monotonic()
+        assert call(0, "127.0.0.1", one.port).error is None
+        assert time.monotonic() - begin < 2
+
+
 def test_a_call_to_nobody_says_why():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

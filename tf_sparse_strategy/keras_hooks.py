@@ -139,14 +139,15 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if extended is None:
         return original(optimizer, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
-    is_inner = extended.chunked is not None and extended.chunked.is_inner(optimizer)
-    if is_inner or getattr(_clipping, "done", False):
+    if extended.chunked is not None and extended.chunked.is_inner(optimizer):
         return grads_and_vars  # sums already, and clipped
-    present = [(g, v) for g, v in grads_and_vars if g is not None]
-    extended.gradients.communication.check_optimizer(optimizer)
-    reduced = extended.reduce_gradients(present)
-    clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
-    summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+    summed = grads_and_vars
+    if not getattr(_clipping, "done", False):
+        present = [(g, v) for g, v in grads_and_vars if g is not None]
+        extended.gradients.communication.check_optimizer(optimizer)
+        reduced = extended.reduce_gradients(present)
+        clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
+        summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
     if extended.delayed is None:
         return summed
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])

@@ -14,8 +14,9 @@ WORKERS = (1, 2, 4, 8)
 MEMORY = 17 << 30  # bytes that all workers' tensors may take together
 ROUNDS = {"norms": 50, "steps": 20}
 # What a worker holds per element. Norms: weights and gradients, as numpy's and as TensorFlow's. Steps: start,
-# gradients, two sets of weights, a velocity for each of six optimizers, what moved in the first steps.
-BYTES_PER_ELEMENT = {"norms": 2 * (4 + 4), "steps": 4 * (1 + 1 + 2 + 6 + 2)}
+# gradients as TensorFlow's and as numpy's, two sets of weights, a velocity for each of six optimizers, what
+# moved in the first steps.
+BYTES_PER_ELEMENT = {"norms": 2 * (4 + 4), "steps": 4 * (1 + 2 + 2 + 6 + 2)}
 
 
 def measure(quick: bool) -> dict:

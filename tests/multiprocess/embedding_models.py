@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
+from tf_sparse_strategy.embedding import slices
 
 ROWS, BATCH, VOCABULARY = 26, 8, 13
 OPTIMIZERS = {
@@ -71,6 +72,23 @@ def one_table(table, width=5):
     inputs = keras.Input((3,), dtype="int32")
     rows = keras.layers.Flatten()(table(VOCABULARY, width)(inputs))
     return keras.Model(inputs, keras.layers.Dense(1)(rows))
+
+
+def compiled(table, seed=1, optimizer=lambda: keras.optimizers.Adam(0.05)):
+    """Two tables, one narrower than there may be workers, and a dense layer."""
+    inputs = keras.Input((3,), dtype="int32")
+    rows = keras.layers.Concatenate()([table(VOCABULARY, 5)(inputs), table(VOCABULARY, 1)(inputs)])
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.compile(optimizer=optimizer(), loss="mse")
+    return start(model, seed)
+
+
+def whole_state(model):
+    """Weights and the optimizer's variables, whatever of them is divided whole; collective."""
+    return [
+        slices.of(v).slices.whole(v) if slices.of(v) is not None else v.numpy()
+        for v in (*model.weights, *model.optimizer.variables)
+    ]
 
 
 def experiment(optimizer, build=one_table, data=None, predict=True, **table_args):

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 import lars_pto
 import tf_sparse_strategy as tss
-from tests.multiprocess.embedding_models import dataset, start
-from tf_sparse_strategy.embedding import slices
+from tests.multiprocess.embedding_models import compiled, dataset, whole_state
 
 FILES = ("whole.keras", "weights.weights.h5", "checkpoint")
 
@@ -43,27 +42,17 @@ KINDS = {
 }
 
 
-def build(table, optimizer, seed):
-    """Two tables, one narrower than there may be workers, and two dense layers."""
-    inputs = keras.Input((3,), dtype="int32")
-    rows = keras.layers.Concatenate()([table(13, 5)(inputs), table(13, 1)(inputs)])
-    hidden = keras.layers.Dense(4, activation="tanh")(keras.layers.Flatten()(rows))
-    model = start(keras.Model(inputs, keras.layers.Dense(1)(hidden)), seed)
-    model.compile(optimizer, "mse")
+def build(kind: Kind, seed: int) -> keras.Model:
+    """A model with all slots."""
+    model = compiled(kind.table, seed, kind.optimizer)
     model.optimizer.build(model.trainable_variables)
     return model
-
-
-def state(model) -> list[np.ndarray]:
-    """Weights and the optimizer's variables, whole; collective."""
-    variables = [*model.weights, *model.optimizer.variables]
-    return [v.numpy() if slices.of(v) is None else slices.of(v).slices.whole(v) for v in variables]
 
 
 def train(model) -> list[np.ndarray]:
     """The state after an epoch."""
     model.fit(dataset(16), epochs=1, verbose=0)
-    return state(model)
+    return whole_state(model)
 
 
 def checkpoint(model):
@@ -74,7 +63,7 @@ def write(kind: Kind, folder: pathlib.Path) -> None:
     """Three files of a trained model, and its state then and an epoch later."""
     strategy = kind.strategy()
     with strategy.scope():
-        model = build(kind.table, kind.optimizer(), seed=1)
+        model = build(kind, seed=1)
     saved = train(model)
     paths = [str(folder / name) for name in FILES]
     model.save(paths[0])
@@ -96,12 +85,12 @@ def read(kind: Kind, folder: pathlib.Path) -> None:
             if name.endswith(".keras"):
                 model = keras.models.load_model(path)
             else:
-                model = build(kind.table, kind.optimizer(), seed=2)
+                model = build(kind, seed=2)
         if name.endswith(".h5"):
             model.load_weights(path)
         elif name == "checkpoint":
             checkpoint(model).read(path).assert_consumed()
-        for one, other in zip(state(model), saved, strict=True):
+        for one, other in zip(whole_state(model), saved, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=name)
         for one, other in zip(train(model), later, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)

@@ -58,17 +58,6 @@ def test_what_is_measured_is_the_same_everywhere(here, comm):
     run.step(tf.ones([N]))
 
 
-def test_links_that_were_given_are_those_of_rank_0(here):
-    """Files of two machines may differ; choices that do would be different collectives."""
-    given = SLOW if here.topology.rank == 0 else FREE
-    scheme = Auto(0.05, links=given).prepare(here)
-    run = sparse_runs.Run(scheme, here, N)
-    if here.topology.num_workers > 1:
-        assert scheme.measured.links.cross_beta == SLOW.cross_beta
-        assert isinstance(scheme.schemes(here.topology)[int(run.variables[CHOICE])], HiTopK)
-    run.step(tf.ones([N]))
-
-
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_it_is_the_scheme_it_chooses(here, mode):
     p, rank = here.topology.num_workers, here.topology.rank

@@ -7,22 +7,13 @@ import tensorflow as tf
 from keras.src.saving import saving_lib
 
 import tf_sparse_strategy as tss
-from tests.multiprocess.embedding_models import dataset, start, tokens
+from tests.multiprocess.embedding_models import compiled, dataset, tokens, whole_state
 from tf_sparse_strategy.embedding import slices
-
-
-def build(table, seed=1, optimizer=lambda: keras.optimizers.Adam(0.05)):
-    """Two tables, one narrower than there may be workers, and a dense layer."""
-    inputs = keras.Input((3,), dtype="int32")
-    rows = keras.layers.Concatenate()([table(13, 5)(inputs), table(13, 1)(inputs)])
-    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
-    model.compile(optimizer=optimizer(), loss="mse")
-    return start(model, seed)
 
 
 def sharded(strategy, **kwargs):
     with strategy.scope():
-        model = build(tss.layers.ShardedEmbedding, **kwargs)
+        model = compiled(tss.layers.ShardedEmbedding, **kwargs)
         model.optimizer.build(model.trainable_variables)
     return model
 
@@ -31,14 +22,6 @@ def trained(strategy, **kwargs):
     model = sharded(strategy, **kwargs)
     model.fit(dataset(16), epochs=1, verbose=0)
     return model
-
-
-def whole_state(model):
-    """Weights and the optimizer's variables, tables whole; collective."""
-    return [
-        slices.of(v).slices.whole(v) if slices.of(v) is not None else v.numpy()
-        for v in (*model.weights, *model.optimizer.variables)
-    ]
 
 
 def assert_same_state(one, other):
@@ -70,7 +53,7 @@ def test_weights_files(comm, topology, strategy, shared_tmp, optimizer):
     assert_same_state(whole_state(other), expected)
 
     def load():
-        plain = build(keras.layers.Embedding, seed=3, optimizer=make)
+        plain = compiled(keras.layers.Embedding, seed=3, optimizer=make)
         plain.optimizer.build(plain.trainable_variables)
         plain.load_weights(path)
         return plain
@@ -124,7 +107,7 @@ def test_exported_models_hold_whole_tables(comm, topology, strategy, shared_tmp)
 def test_a_plain_file_is_loaded_by_any_number_of_workers(comm, topology, strategy, shared_tmp):
     path = str(shared_tmp / "plain.weights.h5")
     if topology.rank == 0:
-        plain = build(keras.layers.Embedding, seed=4)
+        plain = compiled(keras.layers.Embedding, seed=4)
         plain.fit(dataset(16), epochs=1, verbose=0)
         plain.save_weights(path)
     comm.barrier()
@@ -145,7 +128,7 @@ def test_checkpoints(comm, topology, strategy, shared_tmp):
     assert_same_state(whole_state(other), expected)
 
     def load():
-        plain = build(keras.layers.Embedding, seed=3)
+        plain = compiled(keras.layers.Embedding, seed=3)
         plain.optimizer.build(plain.trainable_variables)
         tf.train.Checkpoint(model=plain, optimizer=plain.optimizer).restore(path).assert_consumed()
         return plain

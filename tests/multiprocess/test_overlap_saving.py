@@ -123,21 +123,22 @@ def test_files_within_an_epoch_need_synchronized_weights(strategies, partners, s
     assert fit(built(strategies[1].scope), 1, callbacks=[remedy, writer()]).epoch == [0]
 
 
-def tables(keras, whole=keras.layers.Embedding):
+def tables(second=tss.layers.ShardedEmbedding):
     inputs = keras.Input((3,), dtype="int32")
-    both = [whole(13, 5)(inputs), tss.layers.ShardedEmbedding(13, 4)(inputs)]
+    both = [keras.layers.Embedding(13, 5)(inputs), second(13, 4)(inputs)]
     hidden = keras.layers.Flatten()(keras.layers.Concatenate()(both))
     hidden = keras.layers.Dense(3, activation="tanh")(hidden)
     return embedding_models.start(keras.Model(inputs, keras.layers.Dense(1)(hidden)), 1)
 
 
+@pytest.mark.parametrize("second", [tss.layers.ShardedEmbedding, keras.layers.Embedding])
 @pytest.mark.parametrize("settings", [{}, {"clipnorm": 0.05}, {"global_clipnorm": 0.05}], ids=str)
-def test_tables_keep_their_path(comm, strategies, settings):
+def test_tables_keep_their_path(comm, strategies, settings, second):
     """Sparse gradients, and tables that are divided by columns already."""
     states = []
     for strategy in strategies:
         with strategy.scope():
-            model = tables(keras)
+            model = tables(second)
             model.compile(adam(**settings), "mse")
         model.fit(embedding_models.dataset(16), epochs=2, verbose=0)
         states.append(state(model))
@@ -148,7 +149,7 @@ def test_tables_keep_their_path(comm, strategies, settings):
 def test_a_sparse_gradient_is_refused(partners):
     strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR(FUSION, exclude=[]))
     with strategy.scope():
-        model = tables(keras)
+        model = tables()
         model.compile(adam(), "mse")
     with pytest.raises(ValueError, match=r"IndexedSlices.*exclude=\["):
         model.fit(embedding_models.dataset(16), epochs=1, verbose=0)

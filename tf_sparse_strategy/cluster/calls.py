@@ -60,10 +60,15 @@ class Listener:
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
-                with self._server.accept()[0] as caller, contextlib.suppress(OSError):
-                    caller.settimeout(_SECONDS)
-                    if caller.recv(1):
-                        caller.sendall(repr(time.time()).encode())
+                # Each by itself: one that asks nothing must not keep the others waiting.
+                threading.Thread(target=_reply, args=self._server.accept()[:1], daemon=True).start()
+
+
+def _reply(caller: socket.socket) -> None:
+    with caller, contextlib.suppress(OSError):
+        caller.settimeout(_SECONDS)
+        if caller.recv(1):
+            caller.sendall(repr(time.time()).encode())
 
 
 def call(rank: int, address: str, port: int) -> Call:

@@ -117,9 +117,6 @@ class Auto(Switching):
             if not links.selection:  # which `tss doctor` does not measure
                 selection = selection_seconds(collectives, self._sparse()[0])
                 links = dataclasses.replace(links, selection=selection)
-            # Rank 0's: those that were given may differ between machines, and choices with them.
-            numbers = tf.constant(dataclasses.astuple(links), tf.float64)
-            links = LinkModel(*collectives.broadcast(numbers, purpose="auto").numpy().tolist())
         end = time.monotonic()
         return _Measured(links, end - begin, end)
 

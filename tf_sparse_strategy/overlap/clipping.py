@@ -21,9 +21,9 @@ def clip(
     """
     if optimizer.clipnorm:
         limit = optimizer.clipnorm
-        norms = tf.maximum(tf.sqrt(_squares(owned, collectives)), limit)
-        norms = tf.unstack(norms, num=len(owned))
-        return [g * limit / tf.cast(n, g.dtype) for g, n in zip(owned, norms, strict=True)], None
+        factors = limit / tf.maximum(tf.sqrt(_squares(owned, collectives)), limit)
+        factors = tf.unstack(factors, num=len(owned))
+        return [g * tf.cast(f, g.dtype) for g, f in zip(owned, factors, strict=True)], None
     if optimizer.global_clipnorm:
         norm = tf.sqrt(tf.reduce_sum(_squares(owned, collectives)) + others)
         factor = global_factor(norm, optimizer.global_clipnorm)
