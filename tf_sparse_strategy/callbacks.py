@@ -48,7 +48,8 @@ class CommunicationMonitor(*_callback_classes()):
 
     - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
     - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, by K;
-    - `eps`, `Guarded` only: its last measured loss, the largest of all buckets.
+    - `eps`, `Guarded` only: its last measured loss, the largest of all buckets;
+    - `beyond_limit`, `Guarded` only: checks whose eps was above the limit, of all buckets.
 
     and with `scheme_freq=n`, from every n-th step,
 
@@ -272,7 +273,7 @@ class _Schemes:
         kinds = repr(self._strategy.communication)
         names = ["sparse_part"]
         names += ["threshold_hits"] if "OkTopK(" in kinds else []
-        names += ["eps"] if "Guarded(" in kinds else []
+        names += ["eps", "beyond_limit"] if "Guarded(" in kinds else []
         names += ["applied_density", "residual_ratio"] if self._freq else []
         return {name: rates[name] for name in names}
 

@@ -187,12 +187,14 @@ class SchemeCounts:
       noted: of a `GradientProbe`.
       passed: the mean over OkTopK's buckets of the entries that passed the local threshold, by K; 0 without.
       eps: the largest of Guarded's buckets; 0 without.
+      beyond: Guarded's checks beyond its limit, of all buckets; 0 without.
       sparse: part of the gradients' elements whose last sum was sparse.
     """
 
     noted: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     passed: float = 0.0
     eps: float = 0.0
+    beyond: float = 0.0
     sparse: float = 0.0
 
 
@@ -202,6 +204,7 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     passed = [_last(state, oktopk.PASSED) for _, state in buckets]
     passed = [value for value in passed if value is not None]
     eps = [_last(state, guarded.EPS) for _, state in buckets]
+    beyond = [_last(state, guarded.BEYOND) for _, state in buckets]
     total = sum(bucket.num_elements for bucket, _ in buckets)
     sparse = sum(
         bucket.num_elements
@@ -212,6 +215,7 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
         tuple(probe.read()) if probe else SchemeCounts.noted,
         float(np.mean(passed)) if passed else 0.0,
         max((value for value in eps if value is not None), default=0.0),
+        sum(value for value in beyond if value is not None),
         sparse / total if total else 0.0,
     )
 
@@ -238,8 +242,8 @@ def _is_sparse(scheme, bucket, topology) -> bool:
 
 
 def gather_schemes(mine: SchemeCounts, collectives: Collectives) -> list[SchemeCounts]:
-    """Every worker's, in rank order. Collective: 56 bytes per worker."""
-    row = tf.constant([[*mine.noted, mine.passed, mine.eps, mine.sparse]], tf.float64)
+    """Every worker's, in rank order. Collective: 64 bytes per worker."""
+    row = tf.constant([[*mine.noted, mine.passed, mine.eps, mine.beyond, mine.sparse]], tf.float64)
     everyone = collectives.all_gather(row, purpose="metrics").numpy().tolist()
     return [SchemeCounts(tuple(values[:4]), *values[4:]) for values in everyone]
 
@@ -250,8 +254,8 @@ def scheme_rates(before: Sequence[SchemeCounts], after: Sequence[SchemeCounts]) 
     Returns:
       `sparse_part` (elements whose last sum was sparse, of all), `applied_density` (entries of the sums
       that are not zero, of all), `residual_ratio` (the norm of all workers' residuals by that of their
-      gradients), `threshold_hits` (entries that passed OkTopK's local thresholds, by K) and `eps`
-      (Guarded's, the largest of all buckets).
+      gradients), `threshold_hits` (entries that passed OkTopK's local thresholds, by K), `eps` (Guarded's,
+      the largest of all buckets) and `beyond_limit` (Guarded's checks whose eps was, of all buckets).
     """
     noted = np.array([worker.noted for worker in after]) - [worker.noted for worker in before]
     elements, applied = noted[0, :2]
@@ -262,4 +266,5 @@ def scheme_rates(before: Sequence[SchemeCounts], after: Sequence[SchemeCounts]) 
         "residual_ratio": float(np.sqrt(kept / gradient)) if gradient else 0.0,
         "threshold_hits": float(np.mean([worker.passed for worker in after])),
         "eps": after[0].eps,
+        "beyond_limit": after[0].beyond - before[0].beyond,
     }

@@ -9,7 +9,7 @@ from tests.mstopk_reference import top_k
 from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Dense, Guarded, HiTopK, OkTopK, ShardedTopK
-from tf_sparse_strategy.communication.guarded import EPS, LEVEL
+from tf_sparse_strategy.communication.guarded import BEYOND, EPS, LEVEL
 from tf_sparse_strategy.topology import Topology
 
 N, DENSITY = 203, 0.05
@@ -77,13 +77,31 @@ def test_beyond_the_limit_density_is_raised(here):
             assert (applied[2] > 4 * applied[0]) == (levels[1] > 0)
 
 
-def test_beyond_the_limit_rank_0_warns(here, capfd):
+TOLD = {
+    "warn": ["nothing is done about it"] * 3,
+    "density": [f"from the next step on the density is {density}" for density in (0.2, 0.8, 0.8)],
+    "dense": ["this step is summed exactly"] * 3,
+}
+
+
+@pytest.mark.parametrize("action", TOLD)
+def test_beyond_the_limit_rank_0_tells(here, capfd, action):
+    """Which check it was, and what is done; within the limit nobody says anything."""
     p, rank = here.topology.num_workers, here.topology.rank
+    data = sparse_runs.floats(1, p, N, 3)
     for limit in (1e9, 1e-6):
         capfd.readouterr()
-        run = sparse_runs.Run(Guarded(HiTopK(DENSITY), limit, every=1), here, N)
-        run.step(tf.constant(sparse_runs.floats(1, p, N, 1)[0, rank]))
-        assert ("WARNING: Guarded" in capfd.readouterr().err) == (p > 1 and rank == 0 and limit < 1)
+        run = sparse_runs.Run(Guarded(HiTopK(DENSITY), limit, every=1, action=action), here, N)
+        for g in data:
+            run.step(tf.constant(g[rank]))
+        told = [line for line in capfd.readouterr().err.splitlines() if "WARNING: Guarded" in line]
+        if p == 1:
+            assert not told
+            continue
+        assert int(run.variables[BEYOND]) == (0 if limit > 1 else 3)
+        expected = TOLD[action] if limit < 1 and rank == 0 else []
+        assert [line.rpartition("; ")[2] for line in told] == expected
+        assert all(f"its limit {limit:g} for {N} elements" in line for line in told)
 
 
 def test_a_step_that_is_not_finite_leaves_no_trace(here):

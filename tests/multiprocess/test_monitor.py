@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tf_sparse_strategy import cli, metrics, traffic
-from tf_sparse_strategy.communication import OkTopK
+from tf_sparse_strategy.communication import Guarded, OkTopK
 
 ROWS, BATCH = 22, 8  # batches of 8, 8 and 6 rows
 STEPS = 3
@@ -86,20 +86,26 @@ def test_short_batches_count_their_true_rows(strategy, topology, keras):
     assert {worker.steps for worker in workers} == {2}
 
 
+def scalars(directory):
+    """By tag, the numbers of the only event file in `directory` by step."""
+    [file] = directory.iterdir()  # rank 0's alone
+    found = {}
+    for event in tf.compat.v1.train.summary_iterator(str(file)):
+        for value in event.summary.value:
+            of_tag = found.setdefault(value.tag, {})
+            assert event.step not in of_tag
+            of_tag[event.step] = float(tf.make_ndarray(value.tensor))
+    return found
+
+
 def test_tensorboard(strategy, topology, keras, shared_tmp):
     directory = shared_tmp / "logs"
     monitor = tss.callbacks.CommunicationMonitor(log_dir=directory, update_freq=2)
     compiled(strategy, keras).fit(dataset(), epochs=2, callbacks=[monitor], verbose=0)
     strategy.extended.collectives.barrier()
-    [file] = directory.iterdir()  # rank 0's alone
-    found = [
-        (value.tag, event.step)
-        for event in tf.compat.v1.train.summary_iterator(str(file))
-        for value in event.summary.value
-    ]
-    assert found.count(("epoch_samples_per_second", 1)) == 1
-    steps = [step for tag, step in found if tag == "batch_bytes_per_step"]
-    assert steps == [2, 4, 6]
+    written = scalars(directory)
+    assert list(written["epoch_samples_per_second"]) == [0, 1]
+    assert list(written["batch_bytes_per_step"]) == [2, 4, 6]
 
 
 def test_trace(strategy, topology, keras, shared_tmp):
@@ -205,6 +211,30 @@ def test_sparse_schemes_are_described(topology, shared_tmp, caplog):
         assert logs["residual_ratio"][0] > 0 == logs["residual_ratio"][2]
         assert logs["threshold_hits"][0] > 0
     assert strategy.extended.gradients.probe is None
+    strategy.extended.collectives.barrier()
+    written = scalars(shared_tmp / "logs")
+    for name in ("sparse_part", "applied_density", "residual_ratio", "threshold_hits", "imbalance"):
+        np.testing.assert_allclose(list(written[f"epoch_{name}"].values()), logs[name], rtol=1e-6)
+
+
+def test_checks_beyond_the_limit_are_counted(topology, shared_tmp):
+    """Every second step is checked. With so low a limit only an eps of 0 is within it."""
+    keras3.utils.set_random_seed(1)
+    guarded = Guarded(OkTopK(0.3), limit=1e-9, every=2, action="dense")
+    strategy = tss.SparseStrategy(communication=guarded)
+    monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs", update_freq=1)
+    logs = compiled(strategy, keras3).fit(dataset(), epochs=4, callbacks=[monitor], verbose=0).history
+    if topology.num_workers == 1:
+        assert "eps" not in logs and "beyond_limit" not in logs
+        return
+    strategy.extended.collectives.barrier()
+    written = scalars(shared_tmp / "logs")
+    assert list(written["epoch_beyond_limit"].values()) == logs["beyond_limit"]
+    np.testing.assert_allclose(list(written["epoch_eps"].values()), logs["eps"], rtol=1e-6)
+    eps = written["batch_eps"]
+    beyond = [step for step in range(2, 4 * STEPS + 1, 2) if eps[step] > 1e-9]
+    assert logs["beyond_limit"] == [sum((step - 1) // STEPS == epoch for step in beyond) for epoch in range(4)]
+    assert bool(beyond) == (OkTopK().share(topology).holders > 1)
 
 
 def test_a_change_within_an_epoch_is_told_when_it_happens(topology, shared_tmp, caplog):

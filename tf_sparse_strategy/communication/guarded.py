@@ -16,7 +16,8 @@ from tf_sparse_strategy.residual import RESIDUAL, State
 from tf_sparse_strategy.topology import Topology
 
 ACTIONS = ("warn", "density", "dense")
-EPS, LEVEL = "eps", "level"  # names in the state: the last measured loss, and how often density was raised
+# Names in the state: the last measured loss, checks beyond the limit, and how often density was raised.
+EPS, BEYOND, LEVEL = "eps", "beyond", "level"
 _RAISE, _LEVELS = 4, 3
 
 
@@ -30,13 +31,14 @@ class Guarded(Switching):
 
         eps = ||top_K(a_1 + ... + a_H) - top_K(u)|| / ||g||
 
-    of each bucket; the proof needs it bounded. Where it is above `limit`:
+    of each bucket; the proof needs it bounded. Where it is above `limit`, rank 0 prints so, and
 
-        action="warn"      rank 0 prints it
+        action="warn"      that is all
         action="density"   from the next step on four times as many elements are sent, at most twice so
         action="dense"     this step returns the exact sum of all a_i, and the residuals are emptied
 
-    A check costs one all-reduce of 2 N elements and two selections. `CommunicationMonitor` logs eps.
+    A check costs one all-reduce of 2 N elements and two selections. `CommunicationMonitor` logs eps, and how
+    many checks were beyond the limit.
 
     When not to use it: where steps are so few that a check in each 100th says nothing; and the bound that is
     right for a model is not known beforehand: look at what is logged in the first epochs.
@@ -103,6 +105,7 @@ class Guarded(Switching):
         return {
             "step": residual.variable(tf.zeros([], tf.int64)),
             LEVEL: residual.variable(tf.zeros([], tf.int64)),
+            BEYOND: residual.variable(tf.zeros([], tf.int64)),
             EPS: residual.variable(0.0),
         }
 
@@ -124,9 +127,14 @@ class Guarded(Switching):
             return summed, unchanged, state[EPS].read_value()
 
         summed, kept, eps = tf.cond(due, check, skip)
-        level, top = state[LEVEL], len(self.schemes(collectives.topology)) - 1
-        raised = tf.minimum(level + tf.cast(tf.logical_and(due, eps > self.limit), tf.int64), top)
-        new = {"step": state["step"] + 1, LEVEL: raised, EPS: eps}
+        beyond = tf.cast(tf.logical_and(due, eps > self.limit), tf.int64)
+        top = len(self.schemes(collectives.topology)) - 1
+        new = {
+            "step": state["step"] + 1,
+            LEVEL: tf.minimum(state[LEVEL] + beyond, top),
+            BEYOND: state[BEYOND] + beyond,
+            EPS: eps,
+        }
         if RESIDUAL in state:
             new[RESIDUAL] = kept
         state.stage(state.finite, **new)
@@ -141,8 +149,8 @@ class Guarded(Switching):
         k = self.scheme.count(n)
         difference = _top(both[0], k) - _top(tf.cast(summed, tf.float32), k)
         eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
-        if collectives.topology.rank == 0 and self.action == "warn":
-            tf.cond(eps > self.limit, lambda: _warn(eps, self.limit, n), lambda: None)
+        if collectives.topology.rank == 0:
+            tf.cond(eps > self.limit, lambda: self._tell(eps, n, state, collectives.topology), lambda: None)
         if RESIDUAL not in state:
             return summed, tf.zeros([0]), eps
         kept = state.staged[RESIDUAL]
@@ -152,6 +160,17 @@ class Guarded(Switching):
         values, left = residual.hand_out(padded, bucket.dtype, share)
         beyond = eps > self.limit
         return tf.where(beyond, values[:n], summed), tf.where(beyond, left, kept), eps
+
+    def _tell(self, eps, n: int, state, topology: Topology) -> None:
+        densities = [scheme.density for scheme in self.schemes(topology)]
+        raised = tf.minimum(state[LEVEL] + 1, len(densities) - 1)
+        done = {
+            "warn": ["nothing is done about it"],
+            "density": ["from the next step on the density is", tf.gather(densities, raised)],
+            "dense": ["this step is summed exactly"],
+        }
+        beyond = ["WARNING: Guarded: eps is", eps, "and its limit", self.limit, "for", n, "elements;"]
+        tf.print(*beyond, *done[self.action])
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the scheme, and of a check in each `every`-th step."""
@@ -166,7 +185,3 @@ def _top(x, k: int):
     """`x` [n] with all but its k largest magnitudes zero."""
     values, indices = mstopk(x, k)
     return sum_entries(values[tf.newaxis, tf.newaxis], indices[tf.newaxis, tf.newaxis], x.shape[0])[0]
-
-
-def _warn(eps, limit, n) -> None:
-    tf.print("WARNING: Guarded: eps is", eps, "and its limit", limit, "for", n, "elements")
