@@ -233,7 +233,7 @@ def test_checks_beyond_the_limit_are_counted(topology, shared_tmp):
     np.testing.assert_allclose(list(written["epoch_eps"].values()), logs["eps"], rtol=1e-6)
     eps = written["batch_eps"]
     beyond = [step for step in range(2, 4 * STEPS + 1, 2) if eps[step] > 1e-9]
-    assert logs["beyond_limit"] == [sum((step - 1) // STEPS == epoch for step in beyond) for epoch in range(4)]
+    assert logs["beyond_limit"] == [sum((s - 1) // STEPS == epoch for s in beyond) for epoch in range(4)]
     assert bool(beyond) == (OkTopK().share(topology).holders > 1)
 
 
