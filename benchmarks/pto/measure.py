@@ -118,9 +118,11 @@ def steps_experiment(shapes, rounds, strategy) -> dict:
             variable.assign(value)
         contenders[name]()
         if name != "SGD with momentum":
-            now = (v.numpy() - w for v, w in zip(variables[where], start, strict=True))
-            moved = moved or list(now)
-            for one, other in zip(now, moved, strict=False):
+            moves = (v.numpy() - w for v, w in zip(variables[where], start, strict=True))
+            if not moved:
+                moved = list(moves)
+                continue
+            for one, other in zip(moves, moved, strict=True):
                 np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-6, err_msg=name)
     del moved
     return {"seconds": timed(contenders, rounds, strategy)}
