@@ -27,7 +27,7 @@ import tempfile
 import tensorflow as tf
 
 from tf_sparse_strategy import saving
-from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding import files, slices
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import wrap
 
@@ -51,6 +51,7 @@ def install_keras3() -> None:
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
     wrap(saving_lib, "is_memory_sufficient", _no_whole_file_in_memory)
+    files.install_keras3(saving_lib.H5IOStore, saving_lib.safe_get_h5_dataset)
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
     wrap(Model, "export", functools.partial(_export_by_chief, keras.models.clone_model))
     _wrap_loads(saving_api, (keras.saving, keras.models))

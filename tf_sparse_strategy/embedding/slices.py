@@ -48,12 +48,18 @@ def own(variable: Any, value: Any) -> Any:
     held = of(variable)
     if held is None:
         return value
-    if tuple(value.shape) != held.partition.shape:
+    require_whole(variable, value)
+    return held.partition.of(value, held.slices.rank)
+
+
+def require_whole(variable: Any, value: Any) -> None:
+    """Raises ValueError where `value` has another shape than the whole of the slice `variable`."""
+    shape = of(variable).partition.shape
+    if tuple(value.shape) != shape:
         raise ValueError(
-            f"the variable {variable.name!r} has shape {held.partition.shape}; got {tuple(value.shape)}. "
+            f"the variable {variable.name!r} has shape {shape}; got {tuple(value.shape)}. "
             "Pass the whole of it: each worker takes its part."
         )
-    return held.partition.of(value, held.slices.rank)
 
 
 def variable_class(mirrored: type, save_spec: type) -> type:
@@ -184,8 +190,7 @@ class Slices:
         held = of(variable)
         if not getattr(self._local, "asking", False):
             return self.gather(held, everywhere=True)
-        made = [known() for known in self._made]
-        self._request(next(i for i, known in enumerate(made) if known is held))
+        self._ask_for(held)
         return self.gather(held, everywhere=False)
 
     def written(self, held: Any) -> np.ndarray | None:
@@ -193,33 +198,62 @@ class Slices:
         asking = getattr(self._local, "asking", False)
         return self.whole(held) if asking else self.gather(held, everywhere=False)
 
+    def pass_rows(self, variable: Any, take: Callable[[int, int, np.ndarray], None]) -> None:
+        """Calls `take(first, end, rows [first, end))` for all rows of a divided table; collective as `whole`.
+
+        What `take` raises is raised when the others, who do not know of it, have sent the rest.
+        """
+        held, asking = of(variable), getattr(self._local, "asking", False)
+        if asking:
+            self._ask_for(held)
+        failure = None
+        for first, end, rows in self._gathered(held, everywhere=not asking):
+            try:
+                if failure is None:
+                    take(first, end, rows)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
     def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:
         """The whole table on every worker, or on the first worker and None on others. Collective."""
-        if self.delayed is not None:
-            self.delayed.check_read(held.name)
-        partition, local = held.partition, held.values[0]
+        partition, local, table = held.partition, held.values[0], None
         if partition.workers == 1:
+            self._check_read(held)
             return local.numpy()
-        receives, grid = everywhere or self.rank == 0, partition.grid
-        table = np.empty(grid.shape, local.dtype.as_numpy_dtype) if receives else None
+        for first, end, rows in self._gathered(held, everywhere):
+            if rows is not None:
+                if table is None:
+                    table = np.empty(partition.grid.shape, local.dtype.as_numpy_dtype)
+                table[first:end] = rows
+        return None if table is None else partition.whole(table)
+
+    def _gathered(self, held, everywhere):
+        """(first, end, rows [first, end)) of a divided table's grid; no rows on workers that get none."""
+        self._check_read(held)
+        grid, local = held.partition.grid, held.values[0]
         for first, end in grid.chunks(CHUNK):
             sent = tf.reshape(local[first:end], [-1])
             if everywhere:
                 received = self.collectives.all_gather(sent, purpose="gather_table")
             else:
-                splits = [int(tf.size(sent))] + [0] * (partition.workers - 1)
+                splits = [int(tf.size(sent))] + [0] * (grid.workers - 1)
                 received, _ = self.collectives.all_to_all(sent, splits, purpose="gather_table")
-            if receives:
+            rows = None
+            if everywhere or self.rank == 0:
                 ends = np.cumsum([(end - first) * width for width in grid.widths])
-                blocks = np.split(received.numpy(), ends[:-1])
-                for rank, width in enumerate(grid.widths):
-                    columns = grid.of(table[first:end], rank)
-                    columns[:] = blocks[rank].reshape(end - first, width)
-        return partition.whole(table) if receives else None
+                blocks = zip(np.split(received.numpy(), ends[:-1]), grid.widths, strict=True)
+                rows = np.concatenate([block.reshape(end - first, width) for block, width in blocks], axis=1)
+            yield first, end, rows
+
+    def _check_read(self, held):
+        if self.delayed is not None:
+            self.delayed.check_read(held.name)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """On the first worker, while it saves: `whole` asks the others, which are in `answer()`."""
+        """On the first worker, while it saves: what reads tables asks the others, which are in `answer()`."""
         self._local.asking = True
         try:
             yield
@@ -231,6 +265,10 @@ class Slices:
         """On the other workers, while the first is in `asking()`: sends what it asks for."""
         while (index := self._request(_END)) != _END:
             self.gather(self._made[index](), everywhere=False)
+
+    def _ask_for(self, held):
+        made = [known() for known in self._made]
+        self._request(next(i for i, known in enumerate(made) if known is held))
 
     def _request(self, index: int) -> int:
         asked = self.collectives.broadcast(tf.constant(index, tf.int64), purpose="table_asked_for")

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding import files, slices
 from tf_sparse_strategy.hooking import extended_of
 
 
@@ -94,7 +94,7 @@ def save_own_variables(original, optimizer, store):
         original(optimizer, store)
         return
     for index, variable in enumerate(optimizer.variables):
-        store[str(index)] = _whole(variable)
+        files.write(store, str(index), variable)
 
 
 def load_own_variables(original, optimizer, store):
@@ -125,4 +125,4 @@ class _Own:
         return self._store.keys()
 
     def __getitem__(self, key):
-        return slices.own(self._variables[int(key)], self._store[key])
+        return files.read(self._store, key, self._variables[int(key)])

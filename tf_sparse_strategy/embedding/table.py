@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy import agreement
-from tf_sparse_strategy.embedding import drawing, separable, slices
+from tf_sparse_strategy.embedding import drawing, files, separable, slices
 from tf_sparse_strategy.embedding import inputs as input_kinds
 from tf_sparse_strategy.embedding.combiner import COMBINERS
 from tf_sparse_strategy.embedding.lookup import Request, lookup
@@ -168,7 +168,7 @@ class ShardedTable:
         if held is None:
             super().save_own_variables(store)
         else:
-            store["0"] = held.slices.whole(held)
+            files.write(store, "0", held)
 
     def load_own_variables(self, store):
         """Takes this worker's columns of the whole table."""
@@ -178,7 +178,7 @@ class ShardedTable:
         elif list(store.keys()) != ["0"]:
             raise ValueError(f"{self.name!r} has 1 variable; the file has {len(store.keys())} for it.")
         else:
-            held.assign(slices.own(held, store["0"]))
+            held.assign(files.read(store, "0", held))
 
 
 @tf.autograph.experimental.do_not_convert
