@@ -47,9 +47,9 @@ class CommunicationMonitor(*_callback_classes()):
     bucket's scheme has changed,
 
     - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
-    - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, by K;
+    - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, divided by K;
     - `eps`, `Guarded` only: its last measured loss, the largest of all buckets;
-    - `beyond_limit`, `Guarded` only: checks whose eps was above the limit, of all buckets.
+    - `beyond_limit`, `Guarded` only: checks of buckets whose eps was above the limit.
 
     and with `scheme_freq=n`, from every n-th step,
 

@@ -17,6 +17,7 @@ from tf_sparse_strategy import resharding
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.guarded import BEYOND
 from tf_sparse_strategy.communication.switching import PHASE
 from tf_sparse_strategy.residual import RESIDUAL, State
 
@@ -106,7 +107,8 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, variable in sorted(state.items()):
-                    arrays[f"{number}/{bucket}/{name}"] = self._gather(variable)
+                    if not _is_count(name):
+                        arrays[f"{number}/{bucket}/{name}"] = self._gather(variable)
         for record in self._unclaimed():
             arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
             records.append({key: value for key, value in record.items() if key != "arrays"})
@@ -185,7 +187,8 @@ class Memory(tf.train.experimental.PythonState):
             self._set_epoch(values)  # this run's: it may have begun after what was saved
         for variables, initial in zip(self._lists[plan], values, strict=True):
             for name, variable in variables.items():
-                variable.assign(initial[name])
+                if not _is_count(name):
+                    variable.assign(initial[name])
 
     def _take(self, plan, own, record, values) -> None:
         rank = self._collectives.topology.rank
@@ -234,6 +237,11 @@ class Memory(tf.train.experimental.PythonState):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
                 self.deserialize(file.read())
+
+
+def _is_count(name) -> bool:
+    """Whether a variable only counts, for the logs of this run; it is neither saved nor restored."""
+    return name.rpartition(".")[2] == BEYOND
 
 
 def _take_common(arrays, values) -> None:

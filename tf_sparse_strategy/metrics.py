@@ -185,7 +185,8 @@ class SchemeCounts:
 
     Args:
       noted: of a `GradientProbe`.
-      passed: the mean over OkTopK's buckets of the entries that passed the local threshold, by K; 0 without.
+      passed: the mean over OkTopK's buckets of the entries that passed the local threshold, divided by K; 0
+        without.
       eps: the largest of Guarded's buckets; 0 without.
       beyond: Guarded's checks beyond its limit, of all buckets; 0 without.
       sparse: part of the gradients' elements whose last sum was sparse.
@@ -201,10 +202,7 @@ class SchemeCounts:
 def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker of a `SparseStrategy` knows of its sparse sums."""
     topology, buckets = strategy.topology, strategy.residual.buckets
-    passed = [_last(state, oktopk.PASSED) for _, state in buckets]
-    passed = [value for value in passed if value is not None]
-    eps = [_last(state, guarded.EPS) for _, state in buckets]
-    beyond = [_last(state, guarded.BEYOND) for _, state in buckets]
+    passed = [max(found) for _, state in buckets if (found := _values(state, oktopk.PASSED))]
     total = sum(bucket.num_elements for bucket, _ in buckets)
     sparse = sum(
         bucket.num_elements
@@ -214,8 +212,8 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     return SchemeCounts(
         tuple(probe.read()) if probe else SchemeCounts.noted,
         float(np.mean(passed)) if passed else 0.0,
-        max((value for value in eps if value is not None), default=0.0),
-        sum(value for value in beyond if value is not None),
+        max((eps for _, state in buckets for eps in _values(state, guarded.EPS)), default=0.0),
+        sum(beyond for _, state in buckets for beyond in _values(state, guarded.BEYOND)),
         sparse / total if total else 0.0,
     )
 
@@ -229,10 +227,9 @@ def schemes_in_use(strategy) -> dict[str, int]:
     return elements
 
 
-def _last(state, name) -> float | None:
-    """The value of the variable `name` of whichever scheme of the state has one."""
-    found = [v for key, v in state.items() if key.rpartition(".")[2] == name]
-    return max(float(variable.numpy()) for variable in found) if found else None
+def _values(state, name) -> list[float]:
+    """The variables `name` of all schemes of the state that have one."""
+    return [float(v.numpy()) for key, v in state.items() if key.rpartition(".")[2] == name]
 
 
 def _is_sparse(scheme, bucket, topology) -> bool:

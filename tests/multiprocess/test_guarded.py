@@ -60,6 +60,15 @@ def test_beyond_the_limit_a_step_is_dense(here):
     np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
 
 
+def test_beyond_the_limit_a_step_is_dense_without_error_feedback_too(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    scheme = Guarded(HiTopK(DENSITY, error_feedback=False), limit=1e-6, every=2, action="dense")
+    run, data = sparse_runs.Run(scheme, here, N), sparse_runs.integers(1, p, N, 2)
+    sums = [run.step(tf.constant(g[rank])).numpy() for g in data]
+    np.testing.assert_array_equal(sums[1], data[1].sum(axis=0))
+    assert (sums[0] == data[0].sum(axis=0)).all() == (p == 1)
+
+
 def test_beyond_the_limit_density_is_raised(here):
     """Twice at most; within the limit never. Nothing is lost on the way."""
     p, rank = here.topology.num_workers, here.topology.rank
@@ -79,14 +88,14 @@ def test_beyond_the_limit_density_is_raised(here):
 
 TOLD = {
     "warn": ["nothing is done about it"] * 3,
-    "density": [f"from the next step on the density is {density}" for density in (0.2, 0.8, 0.8)],
+    "density": [f"their density {goes}" for goes in ("is raised to 0.2", "is raised to 0.8", "stays 0.8")],
     "dense": ["this step is summed exactly"] * 3,
 }
 
 
 @pytest.mark.parametrize("action", TOLD)
 def test_beyond_the_limit_rank_0_tells(here, capfd, action):
-    """Which check it was, and what is done; within the limit nobody says anything."""
+    """What is found and what is done about it; within the limit nobody says anything."""
     p, rank = here.topology.num_workers, here.topology.rank
     data = sparse_runs.floats(1, p, N, 3)
     for limit in (1e9, 1e-6):

@@ -197,6 +197,7 @@ def test_sparse_schemes_are_described(topology, shared_tmp, caplog):
     monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs", scheme_freq=2)
     with caplog.at_level("WARNING"):
         history = compiled(strategy, keras3).fit(dataset(), epochs=3, callbacks=[monitor], verbose=0)
+    strategy.extended.collectives.barrier()
     logs = history.history
     said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
     if topology.num_workers == 1:
@@ -211,7 +212,6 @@ def test_sparse_schemes_are_described(topology, shared_tmp, caplog):
         assert logs["residual_ratio"][0] > 0 == logs["residual_ratio"][2]
         assert logs["threshold_hits"][0] > 0
     assert strategy.extended.gradients.probe is None
-    strategy.extended.collectives.barrier()
     written = scalars(shared_tmp / "logs")
     for name in ("sparse_part", "applied_density", "residual_ratio", "threshold_hits", "imbalance"):
         np.testing.assert_allclose(list(written[f"epoch_{name}"].values()), logs[name], rtol=1e-6)
@@ -224,10 +224,10 @@ def test_checks_beyond_the_limit_are_counted(topology, shared_tmp):
     strategy = tss.SparseStrategy(communication=guarded)
     monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs", update_freq=1)
     logs = compiled(strategy, keras3).fit(dataset(), epochs=4, callbacks=[monitor], verbose=0).history
+    strategy.extended.collectives.barrier()
     if topology.num_workers == 1:
         assert "eps" not in logs and "beyond_limit" not in logs
         return
-    strategy.extended.collectives.barrier()
     written = scalars(shared_tmp / "logs")
     assert list(written["epoch_beyond_limit"].values()) == logs["beyond_limit"]
     np.testing.assert_allclose(list(written["epoch_eps"].values()), logs["eps"], rtol=1e-6)
@@ -235,6 +235,34 @@ def test_checks_beyond_the_limit_are_counted(topology, shared_tmp):
     beyond = [step for step in range(2, 4 * STEPS + 1, 2) if eps[step] > 1e-9]
     assert logs["beyond_limit"] == [sum((s - 1) // STEPS == epoch for s in beyond) for epoch in range(4)]
     assert bool(beyond) == (OkTopK().share(topology).holders > 1)
+
+
+def test_checks_before_a_backup_are_not_counted_again(partners, topology, shared_tmp):
+    """The counter is of this run; what training goes on from is restored."""
+    guarded = Guarded(OkTopK(0.3), limit=1e-9, every=1)
+    counted = []
+    for epochs in (1, 2):
+        keras3.utils.set_random_seed(1)
+        strategy = tss.SparseStrategy(communication=guarded)
+        backup = keras3.callbacks.BackupAndRestore(str(shared_tmp / "backup"), delete_checkpoint=False)
+        callbacks = [backup, tss.callbacks.CommunicationMonitor()]
+        fit = compiled(strategy, keras3).fit(dataset(), epochs=epochs, callbacks=callbacks, verbose=0)
+        counted.append(fit.history["beyond_limit"])
+        strategy.extended.collectives.barrier()
+    assert [len(epochs) for epochs in counted] == [1, 1]
+    assert all(0 <= count <= STEPS for [count] in counted)
+    assert counted[0][0] > 0 or OkTopK().share(topology).holders == 1
+
+
+def test_nested_guards_are_counted_together(partners, topology):
+    """Piecewise may hold several."""
+    phases = [(0, Guarded(OkTopK(0.3), 1e-9, every=1)), (STEPS, Guarded(OkTopK(0.2), 1e-9, every=1))]
+    keras3.utils.set_random_seed(1)
+    strategy = tss.SparseStrategy(communication=tss.communication.Piecewise(phases, unit="step"))
+    model, monitor = compiled(strategy, keras3), tss.callbacks.CommunicationMonitor()
+    logs = model.fit(dataset(), epochs=2, callbacks=[monitor], verbose=0).history
+    holders = OkTopK().share(topology).holders
+    assert all((0 < count <= STEPS) if holders > 1 else count == 0 for count in logs["beyond_limit"])
 
 
 def test_a_change_within_an_epoch_is_told_when_it_happens(topology, shared_tmp, caplog):

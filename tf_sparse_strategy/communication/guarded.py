@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from custom_ops import mstopk, sum_entries
-from tf_sparse_strategy import cost_model, residual
+from tf_sparse_strategy import cost_model, residual, wire
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -151,26 +151,34 @@ class Guarded(Switching):
         eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
         if collectives.topology.rank == 0:
             tf.cond(eps > self.limit, lambda: self._tell(eps, n, state, collectives.topology), lambda: None)
-        if RESIDUAL not in state:
-            return summed, tf.zeros([0]), eps
-        kept = state.staged[RESIDUAL]
+        kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
         if self.action != "dense":
             return summed, kept, eps
+        beyond = eps > self.limit
+        if RESIDUAL not in state:
+            return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps
         padded = tf.pad(both[0], [[0, share.shards * share.length(n) - n]])
         values, left = residual.hand_out(padded, bucket.dtype, share)
-        beyond = eps > self.limit
         return tf.where(beyond, values[:n], summed), tf.where(beyond, left, kept), eps
 
     def _tell(self, eps, n: int, state, topology: Topology) -> None:
-        densities = [scheme.density for scheme in self.schemes(topology)]
-        raised = tf.minimum(state[LEVEL] + 1, len(densities) - 1)
-        done = {
-            "warn": ["nothing is done about it"],
-            "density": ["from the next step on the density is", tf.gather(densities, raised)],
-            "dense": ["this step is summed exactly"],
-        }
-        beyond = ["WARNING: Guarded: eps is", eps, "and its limit", self.limit, "for", n, "elements;"]
-        tf.print(*beyond, *done[self.action])
+        def tell(*done):
+            found = "WARNING: Guarded: eps is", eps, "and its limit", self.limit, "for", n, "elements;"
+            tf.print(*found, *done)
+
+        if self.action == "warn":
+            tell("nothing is done about it")
+        elif self.action == "dense":
+            tell("this step is summed exactly")
+        else:
+            densities = [scheme.density for scheme in self.schemes(topology)]
+            raised = tf.minimum(state[LEVEL] + 1, len(densities) - 1)
+            density = tf.gather(densities, raised)
+            tf.cond(
+                raised > state[LEVEL],
+                lambda: tell("their density is raised to", density),
+                lambda: tell("their density stays", density),
+            )
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the scheme, and of a check in each `every`-th step."""
