@@ -45,7 +45,15 @@ def test_flags_change_the_recipe():
     assert everything == dataclasses.replace(LARGE, **changed)
 
 
-@pytest.mark.parametrize("wrong", ["--pto=maybe", "--recipe=none", "--seed=x", "--nosuch=1"])
+def test_what_a_recipe_gives_can_be_left_out():
+    dense = parsed("--recipe=large", "--sparse_epochs=0", "--density=none", "--pto=on", "--pto=none")
+    assert dense == dataclasses.replace(LARGE, sparse_epochs=0, density=None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--pto=maybe", "--density=much", "--seed=none", "--recipe=none", "--seed=x", "--nosuch=1"],
+)
 def test_wrong_flags_are_refused(wrong):
     with pytest.raises(flags.Error):
         parsed(wrong)

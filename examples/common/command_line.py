@@ -19,6 +19,7 @@ _DEFINE = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
+_PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
 
 
 def define(recipes: Recipes, flag_values: flags.FlagValues = flags.FLAGS) -> None:
@@ -33,21 +34,31 @@ def define(recipes: Recipes, flag_values: flags.FlagValues = flags.FLAGS) -> Non
     )
     hints = typing.get_type_hints(type(first))
     for field in dataclasses.fields(first):
-        help, choices = field.metadata["help"], field.metadata["choices"]
+        help, choices, hint = field.metadata["help"], field.metadata["choices"], hints[field.name]
         help += _starting_points(field.name, recipes)
-        if choices:
-            names = [choice for choice in choices if choice is not None]
-            flags.DEFINE_enum(field.name, None, names, help, flag_values=flag_values)
+        if isinstance(hint, types.UnionType):  # `float | None` may be left out
+            flags.DEFINE(_OrNone(hint, choices), field.name, None, help, flag_values=flag_values)
+        elif choices:
+            flags.DEFINE_enum(field.name, None, choices, help, flag_values=flag_values)
         else:
-            kind = str if field.metadata["parse"] else _type(hints[field.name])
+            kind = str if field.metadata["parse"] else hint
             _DEFINE[kind](field.name, None, help, flag_values=flag_values)
 
 
-def _type(hint) -> type:
-    """The type of a flag; `float | None` is that of a float that may be left out."""
-    if isinstance(hint, types.UnionType):
-        [hint] = [option for option in typing.get_args(hint) if option is not type(None)]
-    return hint
+class _OrNone(flags.ArgumentParser):
+    """Reads "none" where a recipe gives what is to be left out."""
+
+    def __init__(self, hint, choices):
+        [kind] = [option for option in typing.get_args(hint) if option is not type(None)]
+        names = [choice for choice in choices or () if choice is not None]
+        self._value = flags.EnumParser(names) if names else _PARSERS[kind]()
+        self.syntactic_help = "|".join([*names, "none"]) if names else "a value, or none to leave it out"
+
+    def parse(self, argument):
+        return None if argument == "none" else self._value.parse(argument)
+
+    def flag_type(self):
+        return self._value.flag_type()
 
 
 def _starting_points(name: str, recipes: Recipes) -> str:
@@ -65,9 +76,9 @@ def chosen(recipes: Recipes, flag_values: flags.FlagValues = flags.FLAGS) -> Set
     recipe = recipes[flag_values["recipe"].value]
     given = {}
     for field in dataclasses.fields(recipe):
-        value, parse = flag_values[field.name].value, field.metadata["parse"]
-        if value is not None:
-            given[field.name] = parse(value) if parse else value
+        flag, parse = flag_values[field.name], field.metadata["parse"]
+        if flag.present:
+            given[field.name] = parse(flag.value) if parse else flag.value
     return dataclasses.replace(recipe, **given)
 
 
