@@ -70,7 +70,7 @@ def _verdict(rows: list[dict], cluster: dict) -> list[str]:
             extra = [(ours - bare) for ours, bare in pairs]
             lines.append(
                 f"- Against {BARE} in the same round, setting '{job['setting']}', a step of {OURS} takes "
-                f"{spread(extra, 1e6)} µs more, "
+                f"{spread(extra, 1e3)} ms more (below 0: less), "
                 f"{statistics.median(extra) / _median(job, BARE):+.1%}."
             )
     missed = [

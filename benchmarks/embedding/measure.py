@@ -1,4 +1,4 @@
-"""A worker: times the table's part of a training step, each way once per round, in turn."""
+"""A worker: times the table's part of a training step, each way by itself."""
 
 import argparse
 import gc

@@ -76,7 +76,7 @@ def breakdown(job: dict) -> str:
         [way, *(f"{of_kind[kind]:.3g}" if kind in of_kind else "" for kind in ("whole", *kinds))]
         for way, of_kind in by_way.items()
     ]
-    return table(["seconds of one step more, clocks read", "in all", *kinds], rows)
+    return table(["a further step, its collectives timed (buckets overlap), s", "in all", *kinds], rows)
 
 
 def learned(curves: dict, reached: float) -> str:

@@ -67,7 +67,7 @@ def _verdict(cluster: dict) -> list[str]:
     lines = [
         f"- {largest:,} elements at 1 %: {OURS} takes {over_ring:.1f} times less than the ring and "
         f"{over_torus:.1f} times less than {TORUS} (goal {FASTER:g}: {reached}), and is {ahead} {FLAT} "
-        f"({times[FLAT] / times[OURS]:.2f} times its time)."
+        f"(which takes {times[FLAT] / times[OURS]:.2f} times as long)."
     ]
     for name, goal in BYTES.items():
         ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])

@@ -43,5 +43,5 @@ def importing() -> Iterator[None]:
     except ImportError as error:
         raise ImportError(
             f"--model=garden needs the TensorFlow Model Garden ({error}): "
-            'pip install "tf_sparse_strategy[models]", or pip install tf-models-official==2.20.0.'
+            'pip install tf-models-official==2.20.0.'
         ) from error

@@ -12,7 +12,8 @@ from tf_sparse_strategy.embedding import slices
 ROWS, BATCH, VOCABULARY = 26, 8, 13
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "nesterov": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
     "adagrad": lambda: keras.optimizers.Adagrad(0.1),
     "adam": lambda: keras.optimizers.Adam(0.02),
     "adamw": lambda: keras.optimizers.AdamW(0.02, weight_decay=0.01),
@@ -83,12 +84,14 @@ def compiled(table, seed=1, optimizer=lambda: keras.optimizers.Adam(0.05)):
     return start(model, seed)
 
 
+def whole(variables):
+    """Their values, whatever of them is divided whole; collective."""
+    return [slices.of(v).slices.whole(v) if slices.of(v) is not None else v.numpy() for v in variables]
+
+
 def whole_state(model):
-    """Weights and the optimizer's variables, whatever of them is divided whole; collective."""
-    return [
-        slices.of(v).slices.whole(v) if slices.of(v) is not None else v.numpy()
-        for v in (*model.weights, *model.optimizer.variables)
-    ]
+    """Weights and the optimizer's variables, whole; collective."""
+    return whole([*model.weights, *model.optimizer.variables])
 
 
 def experiment(optimizer, build=one_table, data=None, predict=True, **table_args):
@@ -107,6 +110,7 @@ def experiment(optimizer, build=one_table, data=None, predict=True, **table_args
         more = {"predicted": model.predict(dataset(11, 6), verbose=0)} if predict else {}
         dense = {f"dense {i}": w for i, w in enumerate(model.layers[-1].get_weights())}
         logs = {f"log {k}": v for k, v in sorted(history.history.items())}
-        return {**tables_of(model), **dense, **logs, **more}
+        slots = {f"slot {i}": slot for i, slot in enumerate(whole(model.optimizer.variables))}
+        return {**tables_of(model), **dense, **slots, **logs, **more}
 
     return run

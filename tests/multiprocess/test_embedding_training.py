@@ -94,6 +94,23 @@ def test_functional_models_look_up_together(partners, strategy):
     assert traffic()[0] - before == 6  # the nested model's table by itself
 
 
+ELEMENTWISE = {
+    "adadelta": lambda: keras.optimizers.Adadelta(1.0),
+    "adamax": lambda: keras.optimizers.Adamax(0.02),
+    "amsgrad": lambda: keras.optimizers.Adam(0.02, amsgrad=True),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+    "lion": lambda: keras.optimizers.Lion(0.01),
+    "nadam": lambda: keras.optimizers.Nadam(0.02),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.02, momentum=0.9, centered=True),
+}
+
+
+@pytest.mark.parametrize("optimizer", ELEMENTWISE)
+def test_other_optimizers_that_are_accepted(comm, strategy, optimizer):
+    """Those of test_embedding.py are the commonest."""
+    oracle.compare(comm, strategy, experiment(ELEMENTWISE[optimizer], one_table, predict=False))
+
+
 @pytest.mark.parametrize("build", [two_tables, masked, together, many_inputs])
 def test_models(comm, strategy, build):
     oracle.compare(comm, strategy, experiment("adam", build))

@@ -17,7 +17,7 @@ def require_library() -> None:
     if importlib.util.find_spec("sklearn") is None:
         raise ImportError(
             "DeAR(fusion='auto') needs scikit-learn, which is not installed: pip install "
-            "'tf_sparse_strategy[tuning]', or give a number of bytes, e.g. fusion=25 << 20."
+            "scikit-learn, or give a number of bytes, e.g. fusion=25 << 20."
         )
 
 
