@@ -110,7 +110,9 @@ def experiment(optimizer, build=one_table, data=None, predict=True, **table_args
         more = {"predicted": model.predict(dataset(11, 6), verbose=0)} if predict else {}
         dense = {f"dense {i}": w for i, w in enumerate(model.layers[-1].get_weights())}
         logs = {f"log {k}": v for k, v in sorted(history.history.items())}
-        slots = {f"slot {i}": slot for i, slot in enumerate(whole(model.optimizer.variables))}
+        # What is accumulated is summed over the workers later, when it is applied.
+        slots = [v for v in model.optimizer.variables if "gradient_accumulator" not in v.path]
+        slots = {f"slot {i}": slot for i, slot in enumerate(whole(slots))}
         return {**tables_of(model), **dense, **slots, **logs, **more}
 
     return run
