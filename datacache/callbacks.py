@@ -20,6 +20,8 @@ class Resume(tf.keras.callbacks.Callback):
       directory: for checkpoints; the last two are kept.
       model: compiled, with its variables built. What is in the directory is restored at once.
       every: steps between saves; None: one per epoch.
+      **also: what else a run goes on from, as `tf.train.Checkpoint` takes it: under a `SparseStrategy` with
+        sparse communication `residual=strategy.residual`.
 
     Example:
       >>> import tempfile
@@ -35,7 +37,7 @@ class Resume(tf.keras.callbacks.Callback):
       8
     """
 
-    def __init__(self, directory: str | os.PathLike, model, every: int | None = None):
+    def __init__(self, directory: str | os.PathLike, model, every: int | None = None, **also):
         super().__init__()
         if every is not None and every < 1:
             raise ValueError(f"every={every}: must be at least 1 step, or None for epochs.")
@@ -44,7 +46,7 @@ class Resume(tf.keras.callbacks.Callback):
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=self._step)
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=self._step, **also)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
         self._manager.restore_or_initialize()
         self._every, self._saved, self._epoch_start = every, self.step, self.step

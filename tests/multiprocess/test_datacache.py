@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
 from datacache.callbacks import ExchangeCallback, Resume
 from datacache.exchange import Exchange
 from tests import datacache_help as help_
 from tests.multiprocess.oracle import assert_identical
+from tf_sparse_strategy.communication import TopKAllGather
 
 
 @pytest.fixture
@@ -91,8 +93,9 @@ def test_the_weights_of_one_process(comm, strategy, keras, cache):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_resuming_in_the_middle_of_an_epoch(comm, strategy, cache, shared_tmp):
-    """Equals an uninterrupted run bit for bit, with what the seeds of the samples draw."""
+@pytest.mark.parametrize("communication", ["dense", TopKAllGather(0.2)], ids=["dense", "sparse"])
+def test_resuming_in_the_middle_of_an_epoch(comm, topology, cache, shared_tmp, communication):
+    """Equals an uninterrupted run bit for bit, with what the seeds of the samples draw and what is kept."""
     import keras
 
     def augment(batch, seed):
@@ -101,12 +104,14 @@ def test_resuming_in_the_middle_of_an_epoch(comm, strategy, cache, shared_tmp):
         )
         return tf.cast(batch["data"], tf.float32) / 256 + noise, tf.cast(batch["number"], tf.float32)[:, None]
 
-    def train(directory, stop_after=None):
+    def train(directory, stop_after=None, keep=True):
         keras.utils.set_random_seed(1)
+        strategy = tss.SparseStrategy(communication=communication)
         with strategy.scope():
             model = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
             model.compile(keras.optimizers.SGD(0.0001, momentum=0.9), "mse")
-        resume = Resume(shared_tmp / directory, model, every=4)
+        also = {"residual": strategy.residual} if keep else {}
+        resume = Resume(shared_tmp / directory, model, every=4, **also)
 
         def stop(batch, logs):
             model.stop_training = resume.step == stop_after
@@ -133,6 +138,10 @@ def test_resuming_in_the_middle_of_an_epoch(comm, strategy, cache, shared_tmp):
         for one, other in zip(whole, resumed, strict=True):
             np.testing.assert_array_equal(one, other)
             assert_identical(comm, other)
+    train("lost", 13, keep=False)
+    *_, lost = train("lost", keep=False)
+    same = all((one == other).all() for one, other in zip(whole, lost, strict=True))
+    assert same == (communication == "dense" or topology.num_workers == 1)
 
 
 class Mail:
