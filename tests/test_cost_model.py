@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_sparse_strategy import cost_model, traffic
-from tf_sparse_strategy.communication import Dense, Torus2D
+from tf_sparse_strategy.communication import (
+    Dense,
+    GTopK,
+    HiTopK,
+    ShardedTopK,
+    TopKAllGather,
+    Torus2D,
+)
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.topology import Group, Topology
 from tf_sparse_strategy.traffic import Bytes
@@ -127,7 +134,9 @@ def test_all_reduce_by_hand():
     # P = 4: six hops of 100 bytes; one worker per node sends across, 600 bytes.
     two_by_two = Topology((0, 0, 1, 1), 0)
     expected = 1e15 + 6 * 1e12 + 600 * 1e4
-    assert cost_model.all_reduce(two_by_two, 400, MODEL) == Cost(expected, Bytes(cross=600))
+    assert cost_model.all_reduce(two_by_two, 400, MODEL) == Cost(
+        expected, Bytes(cross=600), messages=Bytes(cross=6)
+    )
     # Where ranks alternate between the nodes, both workers of a node share its link.
     alternating = Topology((0, 1, 0, 1), 0)
     assert cost_model.all_reduce(alternating, 400, MODEL).seconds == expected + 600 * 1e4
@@ -139,15 +148,15 @@ def test_groups_by_hand():
     topology = Topology((0, 0, 1, 1), 0)
     # Inside the node: half of 400 bytes to the other; the empty messages go to other nodes.
     assert cost_model.reduce_scatter(topology, 400, MODEL, Group.LOCAL) == Cost(
-        1e15 + 2e12 + 200, Bytes(local=200)
+        1e15 + 2e12 + 200, Bytes(local=200), messages=Bytes(local=1)
     )
     # Between nodes: each of two workers sends half of 400 bytes over the node's link.
     assert cost_model.reduce_scatter(topology, 400, MODEL, Group.CROSS) == Cost(
-        1e15 + 2e12 + 2 * 200 * 1e4, Bytes(cross=200)
+        1e15 + 2e12 + 2 * 200 * 1e4, Bytes(cross=200), messages=Bytes(cross=1)
     )
     assert cost_model.all_gather(topology, 400, MODEL, Group.LOCAL).seconds == 1e15 + 2e12 + 400
     twice = cost_model.all_reduce(topology, 400, MODEL, Group.CROSS)
-    assert twice == Cost(2 * (1e15 + 2e12 + 400 * 1e4), Bytes(cross=400))
+    assert twice == Cost(2 * (1e15 + 2e12 + 400 * 1e4), Bytes(cross=400), messages=Bytes(cross=2))
 
 
 def test_a_slow_link_inside_hides_a_fast_one_between():
@@ -160,10 +169,31 @@ def test_broadcast_by_hand():
     # Rounds: 0 to 1 (inside), then 0 to 2 and 1 to 3, both over node 0's link.
     cost = cost_model.broadcast(Topology((0, 0, 1, 1), 0), 10, MODEL)
     assert cost.seconds == 1e15 + 8 * 1e12 + 10 + 2 * 10 * 1e4
-    assert cost.bytes == Bytes(local=10, cross=10)
+    assert cost.bytes == Bytes(local=10, cross=10) and cost.messages == Bytes(local=1, cross=1)
     assert cost_model.broadcast(Topology((0, 0, 1), 0), 10, MODEL).seconds == (
         1e15 + 8 * 1e12 + 10 + 10 * 1e4
     )
+
+
+# Of worker 0 of four nodes of two workers: one inside the node and one back; three others of its place.
+MESSAGES = {
+    Dense: Bytes(cross=14),  # a ring, against the order of ranks
+    Torus2D: Bytes(local=2, cross=6),
+    TopKAllGather: Bytes(local=7),  # a ring, in the order of ranks
+    HiTopK: Bytes(local=2, cross=3),
+    ShardedTopK: Bytes(local=2, cross=6),
+    GTopK: Bytes(local=2, cross=2),  # two rounds of a tree to its root and back: it only sends back
+}
+
+
+@pytest.mark.parametrize("scheme", MESSAGES)
+def test_messages_by_hand(scheme):
+    pairs = Topology((0, 0, 1, 1, 2, 2, 3, 3), 0)
+    assert scheme().cost(10_000, pairs, MODEL).messages == MESSAGES[scheme]
+
+
+def test_messages_of_what_is_done_now_and_then():
+    assert Cost(6.0, Bytes(10, 0), Bytes(3, 4)).every(4) == Cost(1.5, Bytes(3, 0), Bytes(1, 1))
 
 
 @pytest.mark.parametrize("scheme", [Dense(), Torus2D()])

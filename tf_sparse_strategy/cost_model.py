@@ -99,18 +99,27 @@ class LinkModel:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a collective takes: seconds, and bytes this worker sends by link class."""
+    """What a collective takes: seconds; bytes, and messages, that this worker sends, by link class.
+
+    Messages without content, by which workers outside a group take part in its all-to-alls, do not count.
+    """
 
     seconds: float = 0.0
     bytes: Bytes = Bytes()
+    messages: Bytes = Bytes()
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.seconds + other.seconds, self.bytes + other.bytes)
+        return Cost(
+            self.seconds + other.seconds, self.bytes + other.bytes, self.messages + other.messages
+        )
 
     def every(self, period: int) -> "Cost":
-        """Per step, where this is done in one of `period` steps."""
-        sent = Bytes(-(-self.bytes.local // period), -(-self.bytes.cross // period))
-        return Cost(self.seconds / period, sent)
+        """Per step, rounded up, where this is done in one of `period` steps."""
+
+        def part(sent):
+            return Bytes(-(-sent.local // period), -(-sent.cross // period))
+
+        return Cost(self.seconds / period, part(self.bytes), part(self.messages))
 
 
 def all_reduce(topology: Topology, n: int, model: LinkModel, group: Group = Group.GLOBAL) -> Cost:
@@ -130,8 +139,8 @@ def all_reduce(topology: Topology, n: int, model: LinkModel, group: Group = Grou
     if topology.is_trivial(group):
         return Cost()
     if group is Group.GLOBAL:
-        hops = 2 * (topology.num_workers - 1)
-        return _ring(topology, model, hops, traffic.ring_all_reduce(topology, n))
+        messages = traffic.ring_all_reduce(topology, topology.num_workers)  # of a byte
+        return _ring(topology, model, traffic.ring_all_reduce(topology, n), messages)
     scattered = _exchange(topology, model, group, lambda size: n // size)
     return scattered + _exchange(topology, model, group, lambda size: -(-n // size))
 
@@ -148,8 +157,8 @@ def all_gather(topology: Topology, n: int, model: LinkModel, group: Group = Grou
     if topology.is_trivial(group):
         return Cost()
     if group is Group.GLOBAL:
-        hops = topology.num_workers - 1
-        return _ring(topology, model, hops, traffic.ring_all_gather(topology, n))
+        messages = traffic.ring_all_gather(topology, 1)
+        return _ring(topology, model, traffic.ring_all_gather(topology, n), messages)
     return _exchange(topology, model, group, lambda _: n)
 
 
@@ -175,7 +184,8 @@ def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Co
                 leaving[sender] = n
         busiest = max(_per_node(topology, leaving))
         seconds += max(local * model.local_beta, busiest * model.cross_beta)
-    return Cost(seconds, traffic.binomial_broadcast(topology, n, root))
+    sent, messages = (traffic.binomial_broadcast(topology, size, root) for size in (n, 1))
+    return Cost(seconds, sent, messages)
 
 
 def selection(n: int, model: LinkModel) -> Cost:
@@ -206,13 +216,13 @@ def fit_line(samples: Mapping[int, Sequence[float]]) -> tuple[float, float]:
     return max(0.0, start), slope
 
 
-def _ring(topology: Topology, model: LinkModel, hops: int, sent: Bytes) -> Cost:
-    """Each worker passes the same bytes to its neighbour; the slowest link sets the pace."""
+def _ring(topology: Topology, model: LinkModel, sent: Bytes, messages: Bytes) -> Cost:
+    """Each worker passes as much to its neighbour; the slowest link sets the pace."""
     nodes = topology.nodes
     crosses = [int(node != nodes[rank - 1]) for rank, node in enumerate(nodes)]
     local = sent.total if not all(crosses) else 0
     cross = max(_per_node(topology, crosses)) * sent.total
-    return Cost(_seconds(topology, model, hops, local, cross), sent)
+    return Cost(_seconds(topology, model, messages.total, local, cross), sent, messages)
 
 
 def _exchange(
@@ -232,8 +242,8 @@ def _exchange(
         columns = [sum(g > j for g in sizes) for j in range(max(sizes))]  # workers of local index j
         cross = max(sum((m - 1) * part(m) for m in columns[:g]) for g in sizes)
     own = topology.size(group)
-    sent = traffic.all_to_all(topology, group, own * part(own))
-    return Cost(model.exchange + _seconds(topology, model, 2, local, cross), sent)
+    sent, messages = (traffic.all_to_all(topology, group, own * size) for size in (part(own), 1))
+    return Cost(model.exchange + _seconds(topology, model, 2, local, cross), sent, messages)
 
 
 def _seconds(topology, model, hops, local, cross):

@@ -12,7 +12,7 @@ from tf_sparse_strategy.topology import Group, Topology
 
 @dataclasses.dataclass(frozen=True)
 class Bytes:
-    """Bytes one worker sends: inside its node and to other nodes."""
+    """Bytes, or messages, that one worker sends: inside its node and to other nodes."""
 
     local: int = 0
     cross: int = 0

@@ -113,7 +113,8 @@ class GTopK(MessageCommunication):
         local = max(moved.local for moved in by_rank)
         moving = max(local * model.local_beta, max(leaving) * model.cross_beta)
         seconds = model.phase + model.exchange + 2 * model.alpha(topology) + moving
-        return Cost(seconds, by_rank[topology.rank])
+        mine = by_rank[topology.rank]
+        return Cost(seconds, mine, Bytes(int(mine.local > 0), int(mine.cross > 0)))
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         return self.packing(n).words, n + 1
