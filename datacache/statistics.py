@@ -17,10 +17,11 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
 
     Returns:
       For each level (`memory`, `local`, `original`; `encoded` if there is one):
-      `<level>_hit_rate`: of what was asked of it; `<level>_bytes`; `<level>_seconds` of reading, all threads
-      together; `<level>_bytes_per_second`, their quotient: how fast it is for one thread. `stall_seconds`:
-      waiting of those who iterate over datasets, for `batches`, too little where decoding takes all of
-      TensorFlow's threads, since the clock then has none. And counts of what happened.
+      `<level>_hit_rate`: of what was asked of it, but for `original`, which has all; `<level>_bytes`;
+      `<level>_seconds` of reading, all threads together; `<level>_bytes_per_second`, their quotient: how fast
+      it is for one thread. `stall_seconds`: waiting of those who iterate over datasets, for `batches`, too
+      little where decoding takes all of TensorFlow's threads, since the clock then has none. And counts of
+      what happened.
     """
     read = native.read_stats()
     batches, waited = native.waits(cache)
@@ -37,8 +38,8 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
         "copies": read.copies,
         "damaged_files": read.damaged,
     }
+    encoded = native.store_stats(memory.encoded_path) if memory.encoded_path else _NO_STORE
     if memory.encoded_path:
-        encoded = native.store_stats(memory.encoded_path)
         found |= {
             "encoded_stored": encoded.stored,
             "encoded_hit_rate": _share(encoded.hits, encoded.hits + encoded.misses),
@@ -54,7 +55,7 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
         "memory_hit_rate": _share(store.hits, store.hits + store.misses),
         **_level("memory", store.bytes_read, store.microseconds),
         "rejected": store.rejected,
-        "damaged_samples": store.corrupt,
+        "damaged_samples": store.corrupt + encoded.corrupt,
     }
 
 

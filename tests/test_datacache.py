@@ -99,6 +99,23 @@ def test_a_url(copied, shm, tmp_path):
     assert after.copies - before.copies == 0 and after.local_reads - before.local_reads == 150 * copied
 
 
+def test_a_url_of_images(shm, tmp_path):
+    directory = f"ram://{tmp_path.name}"
+    folder = help_.images(tmp_path / "images")
+    for path in folder.glob("*/*.jpg"):
+        target = f"{directory}/{path.relative_to(folder)}"
+        tf.io.gfile.makedirs(target.rpartition("/")[0])
+        with tf.io.gfile.GFile(target, "wb") as file:
+            file.write(path.read_bytes())
+    sources = [datacache.ImageFolder(place) for place in (directory, str(folder))]
+    batches = [
+        next(iter(datacache.DataCache(s, help_.decode_image, memory_dir=str(shm)).dataset(24, epochs=1)))
+        for s in sources
+    ]
+    for one, other in zip(*map(tf.nest.flatten, batches), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_without_memory_and_without_copies(pattern, shm):
     cache = help_.cache(pattern, shm, memory=0)
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
@@ -277,7 +294,16 @@ def test_shapes_and_cardinality(pattern, shm):
 
 def test_files_are_private(pattern, shm, tmp_path):
     help_.cache(pattern, shm, tmp_path / "local").warm(progress=False)
-    for root in (next(shm.iterdir()), tmp_path / "local"):
+    # The second keeps samples encoded that have no room decoded, and has no copies.
+    def large(record):
+        return tf.repeat(help_.decode_record(record)["number"], 2500)
+
+    cache = datacache.DataCache(
+        datacache.TFRecords(pattern), large, memory_dir=str(shm), memory=1_500_000, version="large"
+    )
+    cache.warm(progress=False)
+    assert os.path.getsize(cache.memory.encoded_path) > 0
+    for root in (*shm.iterdir(), tmp_path / "local"):
         for directory, _, files in os.walk(root):
             assert os.stat(directory).st_mode & 0o777 == 0o700, directory
             for name in files:

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -165,12 +166,17 @@ def test_a_damaged_image_copy_is_copied_again(tmp_path, shm):
     np.testing.assert_array_equal(numbers // 12, labels)
 
 
-def test_a_damaged_original_is_named(pattern, shm, tmp_path):
+def test_a_damaged_original_is_read_twice_and_named(pattern, shm, tmp_path, capfd):
     cache = help_.cache(pattern, shm)
+    before = native.read_stats().damaged
     original = pathlib.Path(pattern).parent / "1.tfrecord"
     help_.flip(original, 200)
     with pytest.raises(tf.errors.DataLossError, match="1.tfrecord"):
         help_.numbers_of(cache.dataset(16, epochs=1))
+    assert native.read_stats().damaged == before + 2
+    said = capfd.readouterr().err
+    assert re.search(rf"damaged data at byte \d+ of {original}, reading it again", said)
+    assert re.search(rf"damaged data at byte \d+ of {original}, twice", said)
 
 
 @pytest.mark.parametrize("more", [b"", b"more"])

@@ -205,8 +205,11 @@ def test_a_damaged_encoded_sample_is_read_again(pattern, shm):
         "for _ in range(2):\n"
         "    assert rooms.numbers_of(cache.dataset(16, epochs=1)) == list(range(150))\n"
         "assert rooms.native.read_stats().original_reads == cache.memory.rooms.encoded\n"
+        "assert cache.stats()['damaged_samples'] == cache.memory.rooms.encoded > 0\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", script, pattern, str(shm)], env=help_.ENVIRONMENT, check=True
-    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, pattern, str(shm)],
+        env=help_.ENVIRONMENT, check=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert f"damaged samples in {cache.memory.encoded_path}" in run.stderr
     assert native.verify(cache.memory.encoded_path) == 0

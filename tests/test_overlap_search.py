@@ -119,5 +119,5 @@ def test_what_is_promising_is_expected_improvement():
 def test_a_library_that_is_not_installed(monkeypatch):
     search.require_library()
     monkeypatch.setattr(search.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"tf_sparse_strategy\[tuning\].*fusion=25 << 20"):
+    with pytest.raises(ImportError, match=r"pip install scikit-learn.*fusion=25 << 20"):
         search.require_library()

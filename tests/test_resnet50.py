@@ -47,7 +47,7 @@ def test_the_model_garden_is_asked_for_in_words(monkeypatch):
         model.garden()
     monkeypatch.setattr(garden, "IS_LEGACY", True)
     monkeypatch.setitem(sys.modules, "official", None)
-    with pytest.raises(ImportError, match=r'pip install "tf_sparse_strategy\[models\]"'):
+    with pytest.raises(ImportError, match="pip install tf-models-official==2.20.0"):
         model.garden()
 
 

@@ -81,7 +81,20 @@ class StoreOp : public OpKernel {
 
  protected:
   virtual void ComputeOn(OpKernelContext* context, Store* store) = 0;
+
+  // Once for each call that has met more of them.
+  void TellDamaged(const Store& store) {
+    const int64_t damaged = store.damaged();
+    if (damaged > logged_.exchange(damaged)) {
+      LOG(WARNING) << "datacache: damaged samples in " << path_ << ", " << damaged
+                   << " until now; they are read and decoded again";
+    }
+  }
+
   std::string path_;
+
+ private:
+  std::atomic<int64_t> logged_{0};
 };
 
 // Where component tensors [B, ...] keep their rows, in a sample as well as in memory.
@@ -158,17 +171,12 @@ class GatherOp : public StoreOp {
     };
     InThreads(context, *store, batch, copy);
     store->microseconds += datacache::Microseconds() - begin;
-    const int64_t damaged = store->damaged();
-    if (damaged > logged_.exchange(damaged)) {
-      LOG(WARNING) << "datacache: damaged samples in " << path_ << ", " << damaged
-                   << " until now; they are read and decoded again";
-    }
+    TellDamaged(*store);
   }
 
  private:
   std::vector<TensorShape> shapes_;
   DataTypeVector types_;
-  std::atomic<int64_t> logged_{0};
 };
 
 class ExamineOp : public StoreOp {
@@ -237,6 +245,7 @@ class FetchOp : public StoreOp {
     found->scalar<bool>()() = store->Get(context->input(0).scalar<int64_t>()(), &read);
     if (found->scalar<bool>()()) data->scalar<tstring>()() = read;
     store->microseconds += datacache::Microseconds() - begin;
+    TellDamaged(*store);
   }
 };
 
