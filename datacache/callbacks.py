@@ -1,7 +1,9 @@
 """Keras callbacks: resuming a run in the middle of an epoch, and what the cache did, in Keras's logs."""
 
+import importlib
 import os
 import time
+from importlib import util
 
 import tensorflow as tf
 
@@ -9,8 +11,15 @@ from datacache import order
 from datacache.cache import DataCache
 from datacache.exchange import Exchange
 
+# Of both Kerases: tf_keras asks its callbacks for methods that Keras 3's lack.
+_KERASES = [importlib.import_module(name) for name in ("keras", "tf_keras") if util.find_spec(name)]
 
-class Resume(tf.keras.callbacks.Callback):
+
+class _Callback(*(kind.callbacks.Callback for kind in _KERASES)):
+    """Of each Keras that is installed."""
+
+
+class Resume(_Callback):
     """Saves model, optimizer and position; a run that begins anew goes on where the last one was saved.
 
     The position is one number, the steps done: with the dataset's arguments it says which batches follow.
@@ -85,7 +94,7 @@ _COUNTED = (
 )
 
 
-class CacheMonitor(tf.keras.callbacks.Callback):
+class CacheMonitor(_Callback):
     """Adds to each epoch's logs where its samples came from; optionally TensorBoard scalars.
 
     `datacache_hit_rate` (share of samples found decoded in memory), `datacache_stored` (samples in memory),
@@ -132,7 +141,7 @@ class CacheMonitor(tf.keras.callbacks.Callback):
             self._writer.flush()
 
 
-class ExchangeCallback(tf.keras.callbacks.Callback):
+class ExchangeCallback(_Callback):
     """Runs an `Exchange` beside each epoch; on one process of each node."""
 
     def __init__(self, exchange: Exchange):

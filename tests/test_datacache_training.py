@@ -3,9 +3,11 @@
 import doctest
 import threading
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import datacache.callbacks
 from datacache import exchange
@@ -17,9 +19,9 @@ pytest_plugins = ("tests.datacache_fixtures",)
 EPOCHS, BATCH = 3, 16
 
 
-def model():
-    tf.keras.utils.set_random_seed(1)
-    made = tf.keras.Sequential([tf.keras.layers.Input([100]), tf.keras.layers.Dense(1)])
+def model(keras=keras):
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
     made.compile("adam", "mse")
     return made
 
@@ -29,7 +31,7 @@ def augment(batch, seed):
     return tf.cast(batch["data"], tf.float32) / 256 + noise, tf.cast(batch["number"], tf.float32)[:, None]
 
 
-class Crash(tf.keras.callbacks.Callback):
+class Crash(keras.callbacks.Callback):
     """Ends training after a number of batches, as a preemption would."""
 
     def __init__(self, after: int):
@@ -42,8 +44,8 @@ class Crash(tf.keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def train(cache, directory, callbacks=()):
-    trained = model()
+def train(cache, directory, callbacks=(), keras=keras):
+    trained = model(keras)
     resume = Resume(directory, trained, every=4)
     histories = []
     for span in resume.spans(EPOCHS, cache.steps_per_epoch(BATCH)):
@@ -65,6 +67,20 @@ def test_resumed_training_is_uninterrupted_training(pattern, shm, tmp_path, afte
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert train(cache, tmp_path / "parts")[2] == []  # nothing is left to do
+
+
+def test_resumed_training_with_tf_keras(pattern, shm, tmp_path):
+    """It asks its callbacks for methods that Keras 3's do not have."""
+    cache = help_.cache(pattern, shm)
+    whole, _, [logs, *_] = train(cache, tmp_path / "whole", [CacheMonitor(cache)], tf_keras)
+    assert logs["datacache_stored"][-1] == 150
+    part = model(tf_keras)
+    first = Resume(tmp_path / "parts", part)
+    part.fit(cache.dataset(BATCH, augment), steps_per_epoch=7, callbacks=[first], verbose=0)
+    resumed, resume, _ = train(cache, tmp_path / "parts", keras=tf_keras)
+    assert (first.step, resume.step) == (7, 30)
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_model_that_is_not_built(tmp_path):
