@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import custom_ops
 from benchmarks.mstopk import peers
-from benchmarks.mstopk.names import ADDITION, BURST, EAGERLY, INTO_GRAD
+from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY, INTO_GRAD
 from benchmarks.mstopk.native import Native
 from benchmarks.mstopk.timing import Contender, interleaved
 
@@ -184,6 +184,10 @@ def fused(native: Native) -> list[Record]:
         taking_turns[0][:] = grad
         out = outputs(k)
 
+        def checked(_):
+            native.one_read(grad)
+            native.add(grad, added)
+
         def into_grad(_):
             gradient, memory = taking_turns
             native.error_feedback(gradient, memory, k, gradient, out)
@@ -191,6 +195,7 @@ def fused(native: Native) -> list[Record]:
 
         return {
             ADDITION: lambda i: native.add(grad, added),
+            CHECKED: checked,
             INTO_GRAD: into_grad,
             "apart": lambda i: native.error_feedback(grad, residual, k, apart, out),
             "into residual": lambda i: native.error_feedback(grad, residual, k, residual, out),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from benchmarks.mstopk.names import ADDITION, BURST, EAGERLY
+from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY
 
 Record = dict[str, object]
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
@@ -133,7 +133,7 @@ def goals(experiments: dict[str, list[Record]]) -> str:
         if "tf.math.top_k" in t and k == n // 1000
     )
     feedback = [t for (n, _), t in by_row(experiments["fused"]).items() if n >= 1 << 24]
-    placements = [what for what in feedback[0] if what != ADDITION]
+    placements = [what for what in feedback[0] if what not in (ADDITION, CHECKED)]
     brief = by_row(experiments["short"])[1 << 18, (1 << 18) // 1000][EAGERLY] / BURST
     rows = [
         ("k/n = 0.1 %: of the speed of one read, at least", 0.7, of_read(1000)),
@@ -177,7 +177,8 @@ def render(results: dict) -> str:
         "Distributions and dtypes; `reads` is how often the input was read.",
         paired(experiments["inputs"], ["distribution", "dtype", "reads"], "one read", "mstopk"),
         "Error feedback, by where the new residual goes (into grad: the buffers change roles from call "
-        "to call, and sums grow); in brackets, multiples of the addition alone.",
+        "to call, and sums grow; into residual: nothing may be written before all of grad is checked, which "
+        f"makes '{CHECKED}' the floor); in brackets, multiples of the addition alone.",
         fused(experiments["fused"]),
         f"Short vectors, in bursts of {BURST} calls of one way, and what TensorFlow takes to call anything.",
         short(experiments["short"]),

@@ -69,7 +69,8 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
 
   const double mean = static_cast<double>(k) * size / n;  // of the sample's share of the top k
   const double margin = kDeviations * std::sqrt(mean);
-  const int64_t low_rank = static_cast<int64_t>(mean + margin + kDeviations * kDeviations / 2) + 1;
+  const double skew = kDeviations * kDeviations / 6;  // Bernstein's bound: upwards, tails are longer
+  const int64_t low_rank = static_cast<int64_t>(mean + skew + std::hypot(skew, margin)) + 1;
   const int64_t high_rank = static_cast<int64_t>(mean - margin);
   if (low_rank >= size) return everything;
 

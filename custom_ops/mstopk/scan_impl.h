@@ -16,6 +16,7 @@ namespace mstopk {
 namespace MSTOPK_NAMESPACE {
 
 constexpr int64_t kTile = 64;
+constexpr int64_t kGroup = 64;    // tiles; their elements stay in the first cache
 constexpr int64_t kAhead = 4096;  // bytes; processors' own prefetching stops at the end of a page
 
 // Asks for the tile that is kAhead after the one at `x`, which need not exist.
@@ -45,16 +46,27 @@ MSTOPK_TARGET inline int64_t AppendMasked(const Bits* tile, uint64_t mask, uint3
   return count;
 }
 
+// Looks at a group of tiles, then at those of them that have candidates: whether a tile has any is
+// close to random, so that a branch on it would often be mispredicted.
 template <typename Bits>
 MSTOPK_TARGET int64_t CollectTiles(const Bits* x, int64_t n, uint32_t floor, uint32_t first_offset,
                                    Bits* bits, uint32_t* offsets) {
+  uint64_t masks[kGroup];
+  int64_t begins[kGroup];
   int64_t count = 0;
   int64_t i = 0;
-  for (; i + kTile <= n; i += kTile) {
-    PrefetchAfter(x + i);
-    const uint64_t mask = MaskAtLeast(x + i, floor);
-    if (mask == 0) continue;
-    count += AppendMasked(x + i, mask, first_offset + i, bits + count, offsets + count);
+  while (i + kTile <= n) {
+    int64_t marked = 0;
+    for (int64_t tile = 0; tile < kGroup && i + kTile <= n; ++tile, i += kTile) {
+      PrefetchAfter(x + i);
+      masks[marked] = MaskAtLeast(x + i, floor);
+      begins[marked] = i;
+      marked += masks[marked] != 0;
+    }
+    for (int64_t m = 0; m < marked; ++m) {
+      count += AppendMasked(x + begins[m], masks[m], first_offset + begins[m], bits + count,
+                            offsets + count);
+    }
   }
   for (; i < n; ++i) {
     if (KeyOf(x[i]) < floor) continue;

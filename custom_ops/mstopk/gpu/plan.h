@@ -69,9 +69,9 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
 
   const uint32_t samples = std::min(std::max(n / 256, 1u << 12), 1u << 14);
   const double mean = static_cast<double>(k) * samples / n;
-  plan.sample_rank =
-      static_cast<uint32_t>(mean + kDeviations * std::sqrt(mean) + kDeviations * kDeviations / 2) +
-      1;
+  const double margin = kDeviations * std::sqrt(mean);
+  const double skew = kDeviations * kDeviations / 6;
+  plan.sample_rank = static_cast<uint32_t>(mean + skew + std::hypot(skew, margin)) + 1;
   plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
   plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
 
