@@ -57,6 +57,25 @@ def test_lazy_optimizers_are_row_local(scope, optimizer, rule):
     np.testing.assert_allclose(table.numpy(), rule(expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", [LazyAdam, Adagrad])
+def test_a_step_reads_rows_not_tables(scope, optimizer):
+    """A table's value, once it is read, is a copy of hundreds of millions of elements."""
+    strategy = tf.distribute.get_strategy()
+    layer, made = tss.layers.ShardedEmbedding(L, D), optimizer(0.1)
+    layer.build()
+    made.build(layer.trainable_variables)
+
+    def replica(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids) ** 2)
+        made.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+
+    step = tf.function(lambda ids: strategy.run(replica, args=(ids,)))
+    graph = step.get_concrete_function(tf.constant([1, 2])).graph
+    assert [op for op in graph.get_operations() if "Scatter" in op.type]
+    assert not [op for op in graph.get_operations() if any(o.shape == [L, D] for o in op.outputs)]
+
+
 CLIPPED = {
     "clipnorm": lambda g: g * 0.5 / max(0.5, np.linalg.norm(g)),
     "global_clipnorm": lambda g: g * 0.5 / max(0.5, np.linalg.norm(g)),

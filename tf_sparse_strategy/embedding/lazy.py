@@ -85,7 +85,7 @@ def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, bet
     variable, indices = slices.tensorflows(variable), gradient.indices
     dtype = variable.dtype
     total, _ = _totals(gradient)
-    old = [tf.gather(x, indices) for x in (*slots, variable)]
+    old = [tf.gather(slices.local(x), indices) for x in (*slots, variable)]
     m, v, change = adam_rows(
         tf.cast(total, dtype),
         *old[:2],
@@ -180,7 +180,7 @@ class Adagrad(keras.optimizers.Adagrad):
         accumulator = self._accumulators[self._get_variable_index(variable)].value
         rows, step = adagrad_rows(
             tf.cast(gradient.values, dtype),
-            tf.gather(accumulator, gradient.indices),
+            tf.gather(slices.local(accumulator), gradient.indices),
             tf.cast(learning_rate, dtype),
             self.epsilon,
         )

@@ -91,9 +91,7 @@ def _checked(request: Request, ids: tf.Tensor, ranks: tf.Tensor) -> tf.Tensor:
 
 
 def _from_whole(request: Request, ids: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    held = slices.of(request.table)
-    table = request.table if held is None else held.values[0]
-    rows = tf.gather(table, _checked(request, ids, tf.zeros_like(ids)))
+    rows = tf.gather(slices.local(request.table), _checked(request, ids, tf.zeros_like(ids)))
     if request.wire_dtype is not None:  # one worker rounds as several do
         rows = tf.cast(tf.cast(rows, request.wire_dtype), rows.dtype)
     # Cast last, so that the gradients of a repeated id are added up in the table's dtype.
@@ -167,7 +165,7 @@ class _Exchange:
 
     def _read_early(self, t, split):
         """(ids, rows) of the next batch that this step does not move, for this worker. Collective."""
-        rows = tf.gather(slices.of(self.requests[t].table).values[0], split.early_ids)
+        rows = tf.gather(slices.local(self.requests[t].table), split.early_ids)
         [received] = self._fetch([t], [rows], [[n] for n in split.early_counts], "embedding_early")
         return split.own_early_ids, received
 
@@ -202,7 +200,7 @@ class _Exchange:
                 rows = self.delayed.of(request.table)
                 rows.wire_dtype = request.wire_dtype or rows.wire_dtype
                 rows.bring_if_among(self.ids[t])
-            gathered.append(tf.gather(slices.of(request.table).values[0], ids))
+            gathered.append(tf.gather(slices.local(request.table), ids))
         exchanged = self._exchanged()(*gathered)
         exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
         if self.delayed is not None:

@@ -17,7 +17,8 @@ import tensorflow as tf
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 
-CHUNK = 1 << 22  # elements of a table that are on their way at a time
+CHUNK = 1 << 20  # elements of a table that are on their way at a time
+Block = tuple[int, int, tf.Tensor]  # first row, one past the last, a worker's columns of them
 _END = -1
 _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a checkpoint
 
@@ -25,6 +26,15 @@ _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a
 def tensorflows(variable: Any) -> Any:
     """TensorFlow's variable in one of Keras 3; of any other kind itself."""
     return getattr(variable, "_value", variable)
+
+
+def local(variable: Any) -> Any:
+    """This worker's own variable behind one of either Keras, or a strategy's; rows are read from it.
+
+    `tf.gather` of the others makes a copy of the whole table first.
+    """
+    variable = tensorflows(variable)
+    return variable.values[0] if isinstance(variable, tf.distribute.DistributedValues) else variable
 
 
 def of(variable: Any) -> Any:
@@ -136,7 +146,7 @@ class Slices:
         try:
             yield
         finally:
-            self._local.partition = None
+            self._local.partition = self._local.blocks = None
 
     def partition_beside(self, reference: Any) -> Partition | None:
         """The partition of a variable about to be made; None if it is no slice.
@@ -148,40 +158,43 @@ class Slices:
         return getattr(self._local, "partition", None) if held is None else held.partition
 
     def add(self, variable: Any, partition: Partition) -> None:
-        """Makes a new variable known as a slice."""
+        """Makes a new variable known as a slice, and puts into it what `filled_with` has kept for it."""
         variable.partition, variable.slices = partition, self
+        blocks, self._local.blocks = getattr(self._local, "blocks", None), None
+        with tf.init_scope():
+            for first, end, rows in blocks or ():
+                variable.values[0][first:end].assign(rows)
         if self.delayed is not None:
             variable.owner = self.delayed
         self._made.append(weakref.ref(variable))
 
-    def drawn(self, rows: Callable[[int, int], tf.Tensor], partition: ColumnPartition) -> tf.Tensor:
-        """This worker's columns of the float32 table whose rows [first, end) are `rows(first, end)`."""
-        with tf.init_scope():
-            kept = np.empty([partition.rows, partition.widths[self.rank]], np.float32)
-            for first, end in partition.chunks(CHUNK):
-                kept[first:end] = partition.of(rows(first, end), self.rank)
-        return tf.constant(kept)
+    def filled_with(self, blocks: Iterator[Block], partition: ColumnPartition, dtype) -> tf.Tensor:
+        """An initial value of this worker's columns: zeros, until `add` puts `blocks` into the variable.
 
-    def scatter(self, table: tf.Tensor | None, partition: ColumnPartition, dtype) -> tf.Tensor:
-        """This worker's columns of the first worker's `table`, None on others. Collective.
-
-        The others hold a slice, for a moment twice, and a chunk, never the table.
+        So the columns are held once; put together before, they would be there two or three times.
         """
-        workers, dtype = range(partition.workers), tf.as_dtype(dtype)
-        with tf.init_scope():
-            if len(workers) == 1:
-                return table
-            table = None if table is None else table.numpy()
-            width = partition.widths[self.rank]
-            kept = np.empty([partition.rows, width], dtype.as_numpy_dtype)
-            for first, end in partition.chunks(CHUNK):
-                sent, splits = tf.zeros([0], dtype), [0] * len(workers)
-                if table is not None:
-                    parts = [partition.of(table[first:end], rank).ravel() for rank in workers]
-                    sent, splits = tf.constant(np.concatenate(parts)), [p.size for p in parts]
-                received, _ = self.collectives.all_to_all(sent, splits, purpose="scatter_table")
-                kept[first:end] = received.numpy().reshape(end - first, width)
-        return tf.constant(kept)
+        self._local.blocks = blocks
+        return tf.zeros([partition.rows, partition.widths[self.rank]], dtype)
+
+    def drawn(
+        self, rows: Callable[[int, int], tf.Tensor], partition: ColumnPartition
+    ) -> Iterator[Block]:
+        """This worker's columns of the table whose rows [first, end) are `rows(first, end)`."""
+        for first, end in partition.chunks(CHUNK):
+            yield first, end, partition.of(rows(first, end), self.rank)
+
+    def scatter(
+        self, table: tf.Tensor | None, partition: ColumnPartition, dtype
+    ) -> Iterator[Block]:
+        """This worker's columns of the first worker's `table`, None on others. Collective."""
+        workers, width = range(partition.workers), partition.widths[self.rank]
+        for first, end in partition.chunks(CHUNK):
+            sent, splits = tf.zeros([0], dtype), [0] * len(workers)
+            if table is not None:
+                parts = [tf.reshape(partition.of(table[first:end], rank), [-1]) for rank in workers]
+                sent, splits = tf.concat(parts, 0), [part.shape[0] for part in parts]
+            received, _ = self.collectives.all_to_all(sent, splits, purpose="scatter_table")
+            yield first, end, tf.reshape(received, [end - first, width])
 
     # ---- gathering ------------------------------------------------------------------------------
 
