@@ -117,7 +117,7 @@ class TopKAllGather(HiTopK):
 
 
 class ShardedTopK(_Model):
-    """Blocks, dealt in runs: selected by each node, summed by one, selected again."""
+    """Blocks, dealt in runs: selected by each node but its own, summed by one, selected there."""
 
     hierarchical = True
 
@@ -133,11 +133,13 @@ class ShardedTopK(_Model):
         for block in range(self.holders):
             total = np.zeros(size, np.float32)
             for holder in range(self.holders):
-                sent = compress(blocks[holder, block], self.density, self.wire_dtype)
-                kept[holder, block] -= sent
-                total += sent
+                if holder != block:
+                    sent = compress(blocks[holder, block], self.density, self.wire_dtype)
+                    kept[holder, block] -= sent
+                    total += sent
+            total += blocks[block, block]
             result[block] = compress(total, self.density, self.wire_dtype)
-            kept[block, block] += total - result[block]
+            kept[block, block] = total - result[block]
         left, total = np.zeros_like(acc), np.zeros_like(acc[0])
         for block, where in enumerate(dealt):
             left[:, where] = kept[:, block, : len(where)]

@@ -25,6 +25,7 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
     oktopk,
 )
+from tf_sparse_strategy.communication.sharded_topk import Dealing
 from tf_sparse_strategy.topology import Topology
 
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
@@ -183,15 +184,16 @@ def test_nothing_and_zeros(kind, here):
 
 
 def test_a_step_that_is_not_finite_leaves_no_trace(kind, here):
-    """On one worker only, in the last element: seen by all, remembered by none."""
+    """On one worker only, in an element of whatever block: seen by all, remembered by none."""
     p, rank, n = here.topology.num_workers, here.topology.rank, 101
     run = Run(kind(0.05), here, n)
-    good, poisoned = floats(0, p, n, steps=2)
+    good, other = floats(0, p, n, steps=2)
     run.step(tf.constant(good[rank]))
     before = {name: v.numpy() for name, v in run.variables.items()}
     finite, changed = [], set()
-    for bad in (np.nan, np.inf):
-        poisoned[p - 1, n - 1] = bad
+    for bad, at in [(bad, n - 1 - i) for bad in (np.nan, np.inf) for i in range(p)]:
+        poisoned = other.copy()
+        poisoned[p - 1, at] = bad
         finite.append(np.isfinite(run.step(tf.constant(poisoned[rank])).numpy()).all())
         changed |= {k for k, v in before.items() if run.variables[k].numpy().tobytes() != v.tobytes()}
     run.step(tf.constant(good[rank]))
@@ -279,6 +281,23 @@ def test_very_uneven_sums_are_dealt_out(here, monkeypatch):
         calls.append(here.traffic()[0] - before)
     np.testing.assert_array_equal(results[0], results[1])
     assert (calls[0] > calls[1]) == (OkTopK().share(here.topology).holders > 1)
+
+
+def test_nodes_sum_all_of_their_own_block(here):
+    """What is applied of it leaves nothing in the residual of the node that summed it."""
+    p, rank, n = here.topology.num_workers, here.topology.rank, 1001
+    run = Run(ShardedTopK(0.05), here, n)
+    share = run.scheme.share(here.topology)
+    if share.holders == 1:
+        return
+    length = share.length(n)
+    dealing = Dealing(length, share.holders)
+    for g in floats(7, p, n, steps=4):
+        padded = tf.pad(run.step(tf.constant(g[rank])), [[0, length * share.shards - n]])
+        mine = padded[share.shard * length :][:length]
+        applied = dealing.deal(mine)[share.holder].numpy() != 0
+        left = dealing.deal(run.variables["residual"])[share.holder].numpy()
+        assert applied.any() and not left[applied].any() and left[~applied].any()
 
 
 def test_sharded_volume_does_not_grow_with_nodes(topology):

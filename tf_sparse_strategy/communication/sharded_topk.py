@@ -75,14 +75,20 @@ class ShardedTopK(MessageCommunication):
     The workers of a node share its sum as in `HiTopK`. Worker j's shard s_ij of n = N/G elements is dealt
     to M blocks of b = n/M, of which node m sums block m; k = density b entries of a block travel:
 
-        a_i = s_ij + r_ij,   c_im = the k entries of a_i's block m of largest magnitude,  to node m
-        t_m = c_1m + ... + c_Mm,   d_m = the k entries of t_m of largest magnitude,        to all nodes
-        r_ij <- a_i - c_i,   and node m adds t_m - d_m to block m of its residual
+        a_i = s_ij + r_ij, dealt to blocks a_i1 ... a_iM
+        c_im = the k entries of a_im of largest magnitude,  to each node m other than i
+        t_m = a_mm + sum of c_im over i other than m
+        d_m = the k entries of t_m of largest magnitude,    to all nodes
+        block m of r_ij <- a_im - c_im,   of r_mj <- t_m - d_m
 
-    Who drops keeps: sum_i (s_ij + r_ij) = d + sum_i r_ij(new). With w words for k entries (2k+1 with the
-    defaults), per worker, between nodes: an all-to-all of 4 w (M-1) bytes and an all-gather of as many,
-    together 16 K (M-1)/M bytes with K = density n, whatever the number of nodes (`HiTopK`: 8 K (M-1)).
-    All messages have one size; there is no threshold that could drift.
+    Who drops keeps: sum_i (s_ij + r_ij) = d + sum_i r_ij(new). A node's own block takes part whole, which
+    costs no byte: what the node dropped of a sum meets the others' entries in the next one, without having
+    to win a selection before.
+
+    With w words for k entries (2k+1 with the defaults), per worker, between nodes: an all-to-all of
+    4 w (M-1) bytes and an all-gather of as many, together 16 K (M-1)/M bytes with K = density n, whatever
+    the number of nodes (`HiTopK`: 8 K (M-1)). All messages have one size; there is no threshold that
+    could drift.
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only K entries of the
@@ -103,27 +109,28 @@ class ShardedTopK(MessageCommunication):
 
     def _sum_shard(self, x, state, share, collectives):
         own = state.get(RESIDUAL)
-        n, holders = x.shape[0], share.holders
+        n, holders, here = x.shape[0], share.holders, share.holder
         dealing, packing = Dealing(n, holders), self._block(n, share)
         acc = dealing.deal(x if own is None else x + own)
-        values, indices = select(acc, packing.k, self.selector)
+        others = tf.concat([acc[:here], acc[here + 1 :]], axis=0)
+        values, indices = select(others, packing.k, self.selector)
         messages = packing.pack(values, indices, all_finite(values))
-        received, _ = collectives.all_to_all(messages, group=share.group, purpose="gradients")
-        total, finite = unpack_and_add(received, packing, holders)
+        splits = [int(holder != here) for holder in range(holders)]
+        received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
+        arrived, finite = unpack_and_add(received, packing, holders - 1)
+        total = (arrived + acc[here])[tf.newaxis]
         winners, where = mstopk(total, packing.k)
-        message = packing.pack(winners[tf.newaxis], where[tf.newaxis], finite)
+        message = packing.pack(winners, where, finite)  # where `total` is not, its winners tell
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
-        summed, finite = self._spread(
-            gathered, packing, holders, packing.n, share, collectives
-        )
-        whole = dealing.collect(tf.reshape(summed, [share.shards, holders, packing.n]))
-        kept = None
-        if own is not None:
-            unsent = take_out(acc, indices, packing.lost(values))
-            dropped = take_out(total[tf.newaxis], where[tf.newaxis], packing.lost(winners))
-            kept = tf.tensor_scatter_nd_add(unsent, [[share.holder]], dropped)
-            kept = dealing.collect(kept)
-        return tf.reshape(whole, [-1]), {} if own is None else {RESIDUAL: kept}, finite
+        summed, finite = self._spread(gathered, packing, holders, packing.n, share, collectives)
+        blocks = tf.reshape(summed, [share.shards, holders, packing.n])
+        whole = tf.reshape(dealing.collect(blocks), [-1])
+        if own is None:
+            return whole, {}, finite
+        unsent = take_out(others, indices, packing.lost(values))
+        dropped = take_out(total, where, packing.lost(winners))
+        kept = tf.concat([unsent[:here], dropped, unsent[here:]], axis=0)
+        return whole, {RESIDUAL: dealing.collect(kept)}, finite
 
     def _block(self, n: int, share: Share) -> Packing:
         return self.packing(Dealing(n, share.holders).length)
@@ -132,7 +139,7 @@ class ShardedTopK(MessageCommunication):
         block = self._block(n, share)
         message = 4 * block.words
         return (
-            cost_model.selection(n + block.n, model)
+            cost_model.selection(n, model)
             + cost_model.all_to_all(topology, message * share.holders, model, share.group)
             + cost_model.all_gather(topology, message, model, share.group)
         )
