@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 QUIET = 1.0  # load average below which nothing else ran
 
-Measure = Callable[[bool], dict]
+Measure = Callable[..., dict]
 Render = Callable[[dict], str]
 
 
@@ -34,6 +34,7 @@ def main(
     render: Render,
     document: str | None = None,
     finish: Callable[[dict, str], None] | None = None,
+    continues: bool = False,
 ) -> None:
     """Measures, prints, publishes.
 
@@ -44,6 +45,8 @@ def main(
       render: from measurements, the generated part of the document; pure.
       document: its name in docs/; that of the question by default.
       finish: called with the measurements and the new document when they are published.
+      continues: whether `measure` also takes the file, or None, in which it may `write` what it has as it
+        goes, and find what an interrupted run has left.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,19 +66,28 @@ def main(
         results = json.loads(published.read_text())
     else:
         before = environment() | ({"run": "quick"} if args.quick else {})
-        results = {"environment": before, **measure(args.quick)}
+        to = args.json or (None if args.quick else published)
+        found = measure(args.quick, to) if continues else measure(args.quick)
+        results = {"environment": before, **found}
         results["environment"]["load average at end"] = round(os.getloadavg()[0], 2)
     text = render(results)
     kept = args.json or (None if args.quick or args.document else published)
     if kept:
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(results, indent=1) + "\n")
+        write(kept, results)
     if args.document or kept == published:
         path = ROOT / "docs" / f"{document or question}.md"
         path.write_text(insert(path.read_text(), text))
         if finish:
             finish(results, path.read_text())
     print(text)
+
+
+def write(file: pathlib.Path, results: dict) -> None:
+    """Puts results in their file, whole or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    beside = file.with_name(f"{file.name}.new")
+    beside.write_text(json.dumps(results, indent=1) + "\n")
+    beside.replace(file)
 
 
 def environment() -> dict:

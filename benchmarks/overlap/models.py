@@ -20,17 +20,18 @@ class Layer:
     forward: float
 
 
-# In the proportions of ResNet-50 (stages), an encoder of 12 blocks, and an LSTM below a softmax; with a tenth
-# of ResNet-50's weights, so that a step on slow links takes a second. Buckets are to be a tenth, too.
+# In the proportions of ResNet-50 (two layers for each stage), an encoder of 6 blocks, and an LSTM below a
+# softmax; with a twentieth of ResNet-50's weights, so that a step on slow links takes a second and the
+# processor is idle for most of it. Buckets are to be a twentieth, too.
 MODELS = {
     "cnn": [
-        *[Layer(5_000, 10.0)] * 6,
-        *[Layer(17_500, 10.0)] * 8,
-        *[Layer(70_000, 10.0)] * 12,
-        *[Layer(275_000, 10.0)] * 6,
+        *[Layer(7_500, 22.0)] * 2,
+        *[Layer(35_000, 26.0)] * 2,
+        *[Layer(210_000, 40.0)] * 2,
+        *[Layer(412_500, 22.0)] * 2,
     ],
-    "transformer": [*[Layer(65_000, 8.0), Layer(130_000, 17.0)] * 12],
-    "lm": [Layer(500_000, 85.0), Layer(500_000, 85.0), Layer(1_250_000, 135.0)],
+    "transformer": [Layer(195_000, 37.0)] * 6,
+    "lm": [Layer(250_000, 60.0), Layer(250_000, 60.0), Layer(625_000, 100.0)],
     "small": [Layer(100_000, 5.0)] * 4,
 }
 
