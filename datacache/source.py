@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import version
+from datacache import version, waiting
 from datacache.local import LocalCopies
 
 _THREADS = 32  # that list or index files at a time: the central storage answers slowly, not little
@@ -78,14 +78,15 @@ class TFRecords:
     """
 
     def __init__(self, pattern: str | os.PathLike | list[str]):
-        if isinstance(pattern, str | os.PathLike):
-            pattern = os.fspath(pattern)
-            self.paths = sorted(tf.io.gfile.glob(pattern))
-        else:
-            self.paths = [os.fspath(path) for path in pattern]
-        if not self.paths:
-            raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
-        self.files = _stat_all(self.paths)
+        with waiting.naming(f"the list of {str(pattern)[:200]}"):
+            if isinstance(pattern, str | os.PathLike):
+                pattern = os.fspath(pattern)
+                self.paths = sorted(tf.io.gfile.glob(pattern))
+            else:
+                self.paths = [os.fspath(path) for path in pattern]
+            if not self.paths:
+                raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
+            self.files = _stat_all(self.paths)
         self.title = f"TFRecords {pattern if isinstance(pattern, str) else ', '.join(self.paths)}"
         self.fingerprint = _fingerprint("TFRecords", [tuple(file) for file in self.files])
         self._copies = LocalCopies(None)
@@ -151,13 +152,14 @@ class ImageFolder:
     """
 
     def __init__(self, path: str):
-        folders = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
-        self.class_names = [name for name in folders if tf.io.gfile.isdir(os.path.join(path, name))]
         self.files, labels = [], []
-        for label, name in enumerate(self.class_names):
-            found = _list_folder(os.path.join(path, name))
-            self.files += found
-            labels += [label] * len(found)
+        with waiting.naming(f"the list of {path}"):
+            folders = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
+            self.class_names = [name for name in folders if tf.io.gfile.isdir(os.path.join(path, name))]
+            for label, name in enumerate(self.class_names):
+                found = _list_folder(os.path.join(path, name))
+                self.files += found
+                labels += [label] * len(found)
         if not self.files:
             raise ValueError(
                 f"ImageFolder: {path!r} has no folders with images ({', '.join(IMAGES)}); each class "

@@ -17,6 +17,7 @@
 #include "custom_ops/datacache_store/clock.h"
 #include "custom_ops/datacache_store/copy.h"
 #include "custom_ops/datacache_store/crc32c.h"
+#include "custom_ops/datacache_store/kernels/waiting.h"
 #include "custom_ops/datacache_store/lock.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/env.h"
@@ -25,6 +26,7 @@ namespace tensorflow {
 namespace {
 
 using datacache::CopyState;
+using datacache::Waiting;
 
 constexpr int64_t kBlock = 8 << 20;
 constexpr int kReadThreads = 32;
@@ -42,12 +44,21 @@ ReadStats& Counters() {
   return *counters;
 }
 
+absl::Status OpenOriginal(const std::string& path, std::unique_ptr<RandomAccessFile>* file) {
+  const Waiting waiting(path);
+  return Env::Default()->NewRandomAccessFile(path, file);
+}
+
 // Bytes [offset, offset + length) of a file, fewer at its end. Counts what the central storage costs.
-absl::Status ReadOriginal(RandomAccessFile* file, int64_t offset, int64_t length, std::string* data) {
+absl::Status ReadOriginal(const std::string& path, RandomAccessFile* file, int64_t offset, int64_t length,
+                          std::string* data) {
   const int64_t begin = datacache::Microseconds();
   data->resize(length);
   absl::string_view read;
-  const absl::Status status = file->Read(offset, length, &read, data->data());
+  const absl::Status status = [&] {
+    const Waiting waiting(path);
+    return file->Read(offset, length, &read, data->data());
+  }();
   if (!status.ok() && !absl::IsOutOfRange(status)) return status;
   if (read.data() != data->data()) std::memmove(data->data(), read.data(), read.size());
   data->resize(read.size());
@@ -65,6 +76,7 @@ uint64_t Decode(const char* data, int bytes) {
 // The identity of a file's content as far as size and time of change tell; -1 where neither is known.
 // datacache/source.py computes the same.
 int64_t StampOf(const std::string& path) {
+  const Waiting waiting(path);
   uint64_t size, changed;
   if (path.find("://") == std::string::npos) {
     struct stat status;  // TensorFlow's own Stat knows whole seconds only
@@ -144,12 +156,12 @@ class SourceFile {
       if (attempt == 0) TF_RETURN_IF_ERROR(Renew());
     }
     std::unique_ptr<RandomAccessFile> file;
-    TF_RETURN_IF_ERROR(Env::Default()->NewRandomAccessFile(original_, &file));
+    TF_RETURN_IF_ERROR(OpenOriginal(original_, &file));
     ++Counters().original_reads;
     // All of a file is asked for with one byte more: it must not have grown.
     const int64_t more = record ? 0 : 1;
     for (int attempt = 0; attempt < 2; ++attempt) {
-      TF_RETURN_IF_ERROR(ReadOriginal(file.get(), offset, length + more, data));
+      TF_RETURN_IF_ERROR(ReadOriginal(original_, file.get(), offset, length + more, data));
       if (static_cast<int64_t>(data->size()) == length && (!record || Unframe(data))) {
         // What has the same length, and a record's crc, may be of another file. Of a file that is read record
         // by record it is asked now and then.
@@ -170,16 +182,19 @@ class SourceFile {
   absl::Status Renew() {
     const std::string directory = copy_.substr(0, copy_.rfind('/'));
     if (WithoutRoom(directory, false)) return absl::OkStatus();
-    const datacache::FileLock lock(directory);
+    const auto lock = [&] {
+      const Waiting waiting(original_ + ", which another thread or process may be copying");
+      return std::make_unique<datacache::FileLock>(directory);
+    }();
     std::string data;
     if (datacache::ReadCopy(copy_, stamp_, 0, -1, &data) == CopyState::kGood) return absl::OkStatus();
     std::unique_ptr<RandomAccessFile> file;
-    TF_RETURN_IF_ERROR(Env::Default()->NewRandomAccessFile(original_, &file));
+    TF_RETURN_IF_ERROR(OpenOriginal(original_, &file));
     ++Counters().original_reads;
     datacache::CopyWriter writer(copy_);
     bool written = true;
     for (int64_t at = 0; written; at += data.size()) {
-      TF_RETURN_IF_ERROR(ReadOriginal(file.get(), at, kBlock, &data));
+      TF_RETURN_IF_ERROR(ReadOriginal(original_, file.get(), at, kBlock, &data));
       if (data.empty()) break;
       written = writer.Append(data.data(), data.size());
     }
@@ -289,7 +304,10 @@ class RecordIndexOp : public OpKernel {
     };
     if (!copy.empty() && !copied()) OP_REQUIRES_OK(context, renew());
     uint64_t size;
-    OP_REQUIRES_OK(context, Env::Default()->GetFileSize(original, &size));
+    {
+      const Waiting waiting(original);
+      OP_REQUIRES_OK(context, Env::Default()->GetFileSize(original, &size));
+    }
     std::vector<int64_t> offsets;
     absl::Status status = Index(copied() ? copy : original, original, size, &offsets);
     if (absl::IsDataLoss(status) && copied()) {  // which of the two is damaged?
@@ -307,14 +325,15 @@ class RecordIndexOp : public OpKernel {
   static absl::Status Index(const std::string& path, const std::string& original, uint64_t size,
                             std::vector<int64_t>* offsets) {
     std::unique_ptr<RandomAccessFile> file;
-    TF_RETURN_IF_ERROR(Env::Default()->NewRandomAccessFile(path, &file));
+    TF_RETURN_IF_ERROR(OpenOriginal(path, &file));
     *offsets = {0};
     std::string window;
     uint64_t at = 0, window_begin = 0;
     while (at < size) {
       if (at < window_begin || at + 12 > window_begin + window.size()) {
         window_begin = at;
-        TF_RETURN_IF_ERROR(ReadOriginal(file.get(), at, std::min<uint64_t>(size - at, 1 << 20), &window));
+        const uint64_t length = std::min<uint64_t>(size - at, 1 << 20);
+        TF_RETURN_IF_ERROR(ReadOriginal(path, file.get(), at, length, &window));
       }
       const absl::string_view rest = absl::string_view(window).substr(at - window_begin);
       const uint64_t end = HasHeader(rest) ? at + kFraming + Decode(rest.data(), 8) : size + 1;

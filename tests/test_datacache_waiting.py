@@ -1,0 +1,112 @@
+"""A storage that hangs: what is waited for is named, and when it answers all goes on."""
+
+import contextlib
+import doctest
+import fcntl
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import datacache
+from datacache import source, waiting
+from tests import datacache_help as help_
+
+pytest_plugins = ("tests.datacache_fixtures",)
+
+# Of ImageFolder: files are first opened when samples are read.
+OF_IMAGES = (
+    "import sys\n"
+    "import datacache\n"
+    "from tests import datacache_help as help_\n"
+    "images, shm, local = sys.argv[1:]\n"
+    "folder = datacache.ImageFolder(images)\n"
+    "cache = datacache.DataCache(folder, help_.decode_image, local or None, memory_dir=shm)\n"
+    "[(pixels, labels)] = cache.dataset(24, epochs=1)\n"
+    "assert sorted(pixels.numpy()[:, 0, 0, 0].tolist()) == list(range(0, 216, 9))\n"
+)
+
+
+@contextlib.contextmanager
+def held(path: pathlib.Path) -> Iterator[None]:
+    """Whoever opens the file waits, for up to 45 s: the kernel asks us to give back a lease."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # so it asks
+    file = os.open(path, os.O_RDWR)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+    finally:
+        os.close(file)
+        signal.signal(signal.SIGIO, before)
+
+
+def warned(process: subprocess.Popen, path: pathlib.Path, times: int) -> list[int]:
+    """After how many seconds a process first warned that it waits for a file."""
+    found, said = [], ""
+    for line in process.stderr:
+        said += line
+        match = re.search(rf"still waiting for {path}, for (\d+) s", line)
+        found += [int(match[1])] if match else []
+        if len(found) == times:
+            return found
+    raise AssertionError(f"it ended, and said {said}")
+
+
+def test_an_index_that_hangs(pattern, shm):
+    original = pathlib.Path(pattern).parent / "1.tfrecord"
+    with held(original):
+        worker = help_.worker(pattern, shm, epochs=1)
+        first, second = warned(worker, original, 2)
+    assert 5 <= first < 10 <= second
+    stats, _, err = help_.finished(worker)
+    assert f"{original} answered after" in err
+    assert stats["stored"] == 150
+
+
+@pytest.mark.parametrize("local", ["", "local"])
+def test_an_image_that_hangs(shm, tmp_path, local):
+    images = help_.images(tmp_path / "images")
+    hanging = images / "class_1" / "003.jpg"
+    with held(hanging):
+        command = [sys.executable, "-c", OF_IMAGES, images, shm, local and tmp_path / local]
+        pipe = subprocess.PIPE
+        worker = subprocess.Popen(command, stdout=pipe, stderr=pipe, env=help_.ENVIRONMENT, text=True)
+        assert warned(worker, hanging, 1)[0] >= 5
+    err = worker.communicate(timeout=200)[1]
+    assert worker.returncode == 0, err
+    assert f"{hanging} answered" in err
+
+
+def test_a_list_that_hangs(pattern, tmp_path, monkeypatch, caplog):
+    """At growing intervals, and no more when it is over."""
+    ask = source._stat
+
+    def slowly(path):
+        time.sleep(0.8)
+        return ask(path)
+
+    monkeypatch.setattr(waiting, "_FIRST", 0.1)
+    monkeypatch.setattr(source, "_stat", slowly)
+    begin = time.monotonic()
+    assert len(datacache.TFRecords(pattern).files) == 3
+    said = len(caplog.messages)
+    assert said >= 1 and 0.1 * 2 ** (said - 1) <= time.monotonic() - begin  # after 0.1, 0.2, 0.4 ... s
+    assert all(f"the list of {pattern}" in message for message in caplog.messages)
+    caplog.clear()
+    time.sleep(0.5)
+    assert not caplog.messages
+
+
+def test_nothing_is_said_in_time(pattern, caplog):
+    datacache.TFRecords(pattern)
+    assert not caplog.messages
+
+
+def test_the_examples_of_the_module():
+    assert doctest.testmod(waiting).failed == 0
