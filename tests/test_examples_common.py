@@ -120,8 +120,9 @@ def test_report(capsys):
     history = {"samples_per_second": [1.0, 1000.0, 3000.0], "bytes_per_step": [0.0, 5000.0]}
     report.show(report.speed_and_bytes(strategy.start(SMALL), history))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "samples/s          2,000"
+    assert lines[1] == "samples/s          2,000.0"
     assert lines[2] == "bytes on the wire  5,000 per step, all workers together"
+    assert 0.1 < float(lines[3].split()[1]) < 16
 
 
 @pytest.mark.parametrize("module", [schedule, settings])

@@ -83,6 +83,8 @@ def test_batches_are_the_samples_of_their_rows():
         {"pto": "on"},
         {"synthetic": True, "text": "x"},
         {"synthetic": True, "check": True},
+        {"check": True, "goal": None},
+        {"goal": 0.0},
         {"epochs": 0},
         {"size": "huge"},
     ],

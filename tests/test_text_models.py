@@ -210,3 +210,31 @@ def test_full_losses_by_pieces(problem, piece):
     logits = tf.matmul(hidden, table[:, :-1], transpose_b=True) + table[:, -1]
     expected = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_pieces_come_one_after_the_other(problem):
+    """All at once they would need the memory that pieces are to save."""
+    hidden, table, labels = problem
+    read = []
+
+    def rows(ids):
+        read.append(tf.gather(table, ids).op)
+        return read[-1].outputs[0]
+
+    sums = tf.function(lambda: sampling.full_losses(hidden, labels, rows, VOCABULARY, piece=4))
+    graph = sums.get_concrete_function().graph  # keeps them
+    assert graph is read[0].graph
+    first, second, third, _ = read  # the last is of the labels
+    assert first in before(second) and second in before(third)
+    assert second not in before(first)
+
+
+def before(operation):
+    """The operations that have ended when this one starts."""
+    found, todo = set(), [operation]
+    while todo:
+        op = todo.pop()
+        new = {*op.control_inputs, *(x.op for x in op.inputs)} - found
+        found |= new
+        todo += new
+    return found

@@ -19,6 +19,5 @@ RECIPES = {
         learning_rate=3e-5,
         synthetic=True,
         output_dir="build/bert",
-        goal=0.05,
     ),
 }

@@ -1,5 +1,6 @@
 """What a run prints at its end."""
 
+import resource
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,12 @@ def speed_and_bytes(
     speeds = history["samples_per_second"]
     # The first epoch includes tracing the model.
     speed = statistics.median(speeds[1:] or speeds)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux tells KiB
     return {
         "workers": str(strategy.topology.num_workers),
-        "samples/s": f"{speed:,.0f}",
+        "samples/s": f"{speed:,.1f}",
         "bytes on the wire": f"{history['bytes_per_step'][-1]:,.0f} per step, all workers together",
+        "memory": f"{memory:.1f} GiB at most, this worker",
     }
 
 

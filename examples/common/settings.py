@@ -67,7 +67,7 @@ class Settings:
             value, choices = getattr(self, field.name), field.metadata["choices"]
             if choices is not None and value not in choices:
                 raise ValueError(f"{field.name}={value!r} must be one of {choices}.")
-            if field.metadata["positive"] and not value > 0:
+            if field.metadata["positive"] and value is not None and not value > 0:
                 raise ValueError(f"{field.name}={value} must be positive.")
         if not 0 <= self.sparse_epochs <= self.epochs:
             raise ValueError(

@@ -19,6 +19,5 @@ RECIPES = {
         learning_rate=2e-3,
         synthetic=True,
         output_dir="build/gnmt",
-        goal=200.0,
     ),
 }

@@ -19,6 +19,5 @@ RECIPES = {
         learning_rate=2e-4,
         synthetic=True,
         output_dir="build/language_model",
-        goal=45.0,
     ),
 }

@@ -63,7 +63,8 @@ def full_losses(
     sums = []
     for first in range(0, vocabulary, piece):
         ids = tf.range(first, min(first + piece, vocabulary))
-        sums.append(tf.reduce_logsumexp(logits(hidden, rows(ids)), axis=1))
+        with tf.control_dependencies(sums[-1:]):  # one after the other, not all at once
+            sums.append(tf.reduce_logsumexp(logits(hidden, rows(ids)), axis=1))
     of_labels = rows(labels)
     of_labels = tf.reduce_sum(hidden * of_labels[:, :-1], axis=1) + of_labels[:, -1]
     return tf.reduce_logsumexp(tf.stack(sums, axis=1), axis=1) - of_labels

@@ -24,7 +24,7 @@ class TextSettings(Settings):
     )
     synthetic: bool = setting("Train on Zipf's law instead of text, to measure speed.", False)
     synthetic_steps: int = setting("Steps of an epoch, where synthetic.", 50, positive=True)
-    goal: float = setting("What --check asks of the held-out text.", positive=True)
+    goal: float | None = setting("What --check asks of the held-out text.", None, positive=True)
 
     @property
     def legacy(self) -> bool:
@@ -39,6 +39,8 @@ class TextSettings(Settings):
             raise ValueError(f"text={self.text!r} must be left out where the data are synthetic.")
         if self.synthetic and self.check:
             raise ValueError("check must be left out: there is nothing to learn in synthetic data.")
+        if self.check and self.goal is None:
+            raise ValueError("goal must be given beside check: this recipe has none.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

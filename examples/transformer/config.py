@@ -19,6 +19,5 @@ RECIPES = {
         learning_rate=6e-4,
         synthetic=True,
         output_dir="build/transformer",
-        goal=200.0,
     ),
 }
