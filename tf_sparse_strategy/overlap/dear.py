@@ -29,10 +29,10 @@ class DeAR(Divided):
     constraints of weights.
 
     Args:
-      fusion: bytes of a bucket, at most; a larger variable has one of its own. Default 25 MiB, as in the
-        paper before tuning. "auto" to try up to nine sizes while `fit` trains, chosen by Bayesian
-        optimisation, and keep the fastest for this and later runs; for runs that must be repeatable, give
-        bytes.
+      fusion: bytes of a bucket, at most; a larger variable has one of its own, and so have the first
+        variables, up to fusion/8, which nothing hides. Default 25 MiB, as in the paper before tuning. "auto"
+        to try up to nine sizes while `fit` trains, chosen by Bayesian optimisation, and keep the fastest for
+        this and later runs; for runs that must be repeatable, give bytes.
       exclude: regular expressions; a variable whose path matches one is summed and updated as without
         overlap. Default: the tables of `Embedding`, whose gradients are sparse.
       tuning: of the training time, the part, at most, that the search may cost: each size is traced anew.

@@ -6,11 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.bucketing import TensorSpec
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.overlap import chunks, clipping
+from tf_sparse_strategy.overlap.plan import plan
 from tf_sparse_strategy.overlap.step import Step
 
 # What counts is in the variables; in the chunks, and the weights have been gathered from them; in the chunks,
@@ -72,7 +73,7 @@ class ChunkedUpdate:
 
     def plan_of(self, fusion: int) -> tuple[tuple[int, ...], ...]:
         """Positions of the variables in each bucket of at most `fusion` bytes, the last layers' first."""
-        return tuple(bucket.positions for bucket in _plan(self._pairs, fusion).buckets)
+        return _plan(self._pairs, fusion)
 
     def rebucket(self, fusion: int) -> None:
         """Functions traced from now on use buckets of `fusion` bytes; all workers call.
@@ -194,8 +195,8 @@ class ChunkedUpdate:
         if not self.is_ahead:
             return
         pairs = self._pairs + self._slots
-        for bucket in _plan(pairs, self.fusion).buckets:
-            self._gathering([pairs[p] for p in bucket.positions], "all")()
+        for positions in _plan(pairs, self.fusion):
+            self._gathering([pairs[p] for p in positions], "all")()
         self._state.assign(_WHOLE)
 
     def close(self) -> None:
@@ -308,12 +309,12 @@ def is_setting(optimizer: Any, variable: Any) -> bool:
     return variable is optimizer._iterations or variable is optimizer._learning_rate
 
 
-def _plan(pairs, max_bytes):
+def _plan(pairs, fusion):
     specs = [
         TensorSpec(i, tuple(whole.shape), whole.dtype.name, whole.dtype.size)
         for i, (whole, _) in enumerate(pairs)
     ]
-    return BucketPlan.build(specs, max_bytes)
+    return plan(specs, fusion)
 
 
 def _nothing():
