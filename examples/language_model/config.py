@@ -9,7 +9,7 @@ RECIPES = {
         global_batch_size=64,
         learning_rate=2e-3,
         output_dir="build/language_model",
-        goal=170.0,
+        goal=155.0,  # README: what three seeds reached
     ),
     # Batches of 128 on each of 4 workers; a text of its size is a file: --nosynthetic --text=FILE.
     "paper": TextSettings(
