@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import lars_pto
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 
@@ -57,6 +58,18 @@ def nesterov():
 
 def adam(**settings):
     return keras.optimizers.Adam(0.02, **settings)
+
+
+def adamw():
+    """Decays some variables, by a rate that changes."""
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.7)
+    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def lars():
+    return lars_pto.LARS(1.0, momentum=0.9, weight_decay=0.01)
 
 
 def custom_step(strategy, model, optimizer, after=lambda: None):

@@ -6,7 +6,16 @@ import pytest
 
 import lars_pto
 from tests.multiprocess import oracle
-from tests.multiprocess.overlap_runs import adam, compare, nesterov, pair, shared_layers, trained
+from tests.multiprocess.overlap_runs import (
+    adam,
+    adamw,
+    compare,
+    lars,
+    nesterov,
+    pair,
+    shared_layers,
+    trained,
+)
 from tf_sparse_strategy.overlap.update import ChunkedUpdate
 
 
@@ -14,14 +23,6 @@ from tf_sparse_strategy.overlap.update import ChunkedUpdate
 def strategies(comm):
     """(without overlap, with)."""
     return pair()
-
-
-def adamw():
-    """Decays some variables, by a rate that changes."""
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.7)
-    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.1)
-    optimizer.exclude_from_weight_decay(var_names=["bias"])
-    return optimizer
 
 
 @pytest.mark.parametrize("optimizer", [nesterov, adam, adamw], ids=lambda f: f.__name__)
@@ -44,7 +45,7 @@ def test_clipped_values_eagerly(comm, strategies):
 WITH_NORMS = {
     "clipnorm": lambda: adam(clipnorm=0.05),
     "global_clipnorm": lambda: adam(global_clipnorm=0.05),
-    "lars": lambda: lars_pto.LARS(1.0, momentum=0.9, weight_decay=0.01),
+    "lars": lars,
     "lamb": lambda: lars_pto.LAMB(0.02, weight_decay=0.01),
 }
 
