@@ -68,7 +68,8 @@ def test_the_first_workers_initializer_counts(topology, strategy, initializers):
 
 def test_a_draw_per_worker_is_found(topology, partners, strategy, monkeypatch):
     def scatter(self, table, partition, dtype):
-        return partition.of(tf.fill(partition.shape, tf.cast(self.rank, dtype)), self.rank)
+        own = partition.of(tf.fill(partition.shape, tf.cast(self.rank, dtype)), self.rank)
+        yield 0, partition.rows, own
 
     monkeypatch.setattr(slices.Slices, "scatter", scatter)
     with pytest.raises(AssertionError):

@@ -9,7 +9,7 @@ import tf_sparse_strategy as tss
 from benchmarks.embedding import memory
 from tf_sparse_strategy.embedding import files, slices
 
-ROWS, WIDTH = 1 << 16, 1 << 10  # 256 MiB, of which a chunk is a sixteenth
+ROWS, WIDTH = 1 << 16, 1 << 10  # 256 MiB, of which a chunk is a sixty-fourth
 MARGIN = 100 << 20  # for a chunk, as it is sent, received and put together
 
 
@@ -29,6 +29,17 @@ def rise(run) -> int:
     before = memory.resident()
     run()
     return memory.peak() - before
+
+
+@pytest.mark.parametrize("initializer", [keras.initializers.RandomNormal, keras.initializers.GlorotNormal])
+def test_no_worker_holds_its_columns_twice_while_they_are_made(partners, topology, strategy, initializer):
+    """But the first, where it has to draw the whole."""
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(ROWS, WIDTH, initializer(seed=0))
+        risen = rise(layer.build)
+    own = 4 * slices.of(layer.weights[0]).values[0].shape.num_elements()
+    draws_whole = initializer is keras.initializers.GlorotNormal and topology.rank == 0
+    assert draws_whole or risen < 1.7 * own
 
 
 def by_way_of_the_whole(store, key, variable):

@@ -163,7 +163,7 @@ class Slices:
         blocks, self._local.blocks = getattr(self._local, "blocks", None), None
         with tf.init_scope():
             for first, end, rows in blocks or ():
-                variable.values[0][first:end].assign(rows)
+                variable.values[0].scatter_update(tf.IndexedSlices(rows, tf.range(first, end)))
         if self.delayed is not None:
             variable.owner = self.delayed
         self._made.append(weakref.ref(variable))
@@ -247,7 +247,7 @@ class Slices:
         self._check_read(held)
         grid, local = held.partition.grid, held.values[0]
         for first, end in grid.chunks(CHUNK):
-            sent = tf.reshape(local[first:end], [-1])
+            sent = tf.reshape(tf.gather(local, tf.range(first, end)), [-1])  # a slice would copy all
             if everywhere:
                 received = self.collectives.all_gather(sent, purpose="gather_table")
             else:

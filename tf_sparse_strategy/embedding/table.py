@@ -71,11 +71,14 @@ class ShardedTable:
             del shape  # of the slice
             recipe = self._recipe(dtype, extended.collectives)
             if recipe is not None:
-                return extended.slices.drawn(
-                    functools.partial(drawing.rows, recipe, self.output_dim), partition
-                )
-            table = self._drawn(partition.shape, dtype, extended.collectives)
-            return extended.slices.scatter(table, partition, dtype)
+                rows = functools.partial(drawing.rows, recipe, self.output_dim)
+                blocks = extended.slices.drawn(rows, partition)
+            else:
+                table = self._drawn(partition.shape, dtype, extended.collectives)
+                if workers == 1:
+                    return table
+                blocks = extended.slices.scatter(table, partition, dtype)
+            return extended.slices.filled_with(blocks, partition, dtype)
 
         penalty = self.embeddings_regularizer
         with extended.slices.making(partition):
