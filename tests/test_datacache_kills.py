@@ -13,12 +13,15 @@ import pytest
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import command
+from datacache import command, order
 from datacache import local as local_level
+from datacache.callbacks import Resume
 from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
 POINTS = 200
+KILLED_FITS = 20
+BATCH = 15
 
 # What DataCache does, without the pipeline whose tracing would take most of the time: copies, index, store.
 # TensorFlow must not run before a fork: the parent only imports.
@@ -61,16 +64,52 @@ def seconds_to_fill(shm: pathlib.Path) -> float:
     raise AssertionError("the worker fills nothing")
 
 
-def trained(cache) -> list[np.ndarray]:
-    """The weights of a small model."""
+# The same for training; what it saves is where the next one goes on.
+FITTED = """
+import os, signal, sys
+from tests import datacache_help as help_, test_datacache_kills as kills
+pattern, shm, local, saved = sys.argv[1:]
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        os.dup2(2, 1)  # its standard output is the parent's
+        kills.trained(help_.cache(pattern, shm, local), 10**6, saved)
+    print(child, flush=True)
+    os.waitpid(child, 0)
+"""
+
+
+def started(script: str, *arguments) -> subprocess.Popen:
+    """A process that forks a child for each line that it reads."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=help_.ENVIRONMENT, text=True,
+    )
+
+
+def forked(parent: subprocess.Popen, point: int) -> int:
+    """The number of its next child."""
+    parent.stdin.write(f"{point}\n")
+    parent.stdin.flush()
+    return int(parent.stdout.readline())
+
+
+def trained(cache, epochs: int, saved=None) -> list[np.ndarray]:
+    """The weights of a small model; with `saved`, a directory, from where an earlier call was killed."""
     tf.keras.utils.set_random_seed(1)
     model = tf.keras.Sequential([tf.keras.layers.Input([100]), tf.keras.layers.Dense(1)])
     model.compile(tf.keras.optimizers.SGD(0.001), "mse")
+    resume = saved and Resume(saved, model, every=3)
+    steps = cache.steps_per_epoch(BATCH)
 
     def rows(batch):
         return tf.cast(batch["data"], tf.float32) / 256, tf.cast(batch["number"], tf.float32)[:, None]
 
-    model.fit(cache.dataset(15, rows), epochs=2, steps_per_epoch=cache.steps_per_epoch(15), verbose=0)
+    for span in resume.spans(epochs, steps) if resume else order.spans(0, epochs, steps):
+        dataset = cache.dataset(BATCH, rows, start=span.start)
+        model.fit(dataset, callbacks=[resume] if resume else [], verbose=0, **span.fit_arguments())
     return model.get_weights()
 
 
@@ -84,16 +123,10 @@ def test_killed_at_random_points(tmp_path, shm):
     local = tmp_path / "local"
     verify = ["verify", "--memory-dir", str(shm), "--local-dir", str(local)]
     chance = random.Random(1)
-    parent = subprocess.Popen(
-        [sys.executable, "-c", FORKED, pattern, str(shm), str(local)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env=help_.ENVIRONMENT, text=True,
-    )
+    parent = started(FORKED, pattern, shm, local)
     half_filled = longest = 0
     for point in range(POINTS):
-        parent.stdin.write(f"{point}\n")
-        parent.stdin.flush()
-        child = int(parent.stdout.readline())
+        child = forked(parent, point)
         if not longest:
             longest = 1.2 * seconds_to_fill(shm)
         else:
@@ -121,6 +154,51 @@ def test_killed_at_random_points(tmp_path, shm):
     assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(60))
     uncached = help_.cache(pattern, shm, memory=0)
-    for one, other in zip(trained(cache), trained(uncached), strict=True):
+    for one, other in zip(trained(cache, 2), trained(uncached, 2), strict=True):
         np.testing.assert_array_equal(one, other)
     assert command.main(verify) == 0
+
+
+def steps_saved(directory: pathlib.Path) -> int:
+    newest = tf.train.latest_checkpoint(str(directory))
+    return int(newest.rpartition("-")[2]) if newest else 0
+
+
+@pytest.mark.timeout(600)
+def test_a_fit_that_is_killed_at_random_points(tmp_path, shm):
+    """Killed while it starts, fills, trains or saves, it has in the end trained as if it never had been.
+
+    The store is taken away at random, so that it is filled again.
+    """
+    pattern = help_.records(tmp_path / "source", files=2, per_file=30)
+    local, saved = tmp_path / "local", tmp_path / "saved"
+    chance = random.Random(2)
+    parent = started(FITTED, pattern, shm, local, saved)
+    longest = went_on = 0
+    for point in range(KILLED_FITS):
+        before = steps_saved(saved)
+        child = forked(parent, point)
+        begin = time.monotonic()
+        if not longest:
+            while steps_saved(saved) < 8:
+                assert time.monotonic() < begin + 200, "the child trains nothing"
+                time.sleep(0.02)
+            longest = 1.6 * (time.monotonic() - begin)
+        else:
+            time.sleep(chance.uniform(0, longest))
+        os.kill(child, signal.SIGKILL)
+        went_on += steps_saved(saved) > before
+        for store in shm.glob("*/*/store"):
+            assert native.verify(str(store)) == 0, point
+            if chance.random() < 0.3:
+                store.unlink()
+        assert all(native.check_copy(str(copy)) for copy in local_level.copies_in(local)), point
+    parent.stdin.close()
+    assert parent.wait(timeout=60) == 0
+    assert 2 <= went_on < KILLED_FITS  # it was killed while it started, and while it trained
+    assert command.main(["verify", "--memory-dir", str(shm), "--local-dir", str(local)]) == 0
+    epochs = 1 + -(-steps_saved(saved) * BATCH // 60)
+    killed = trained(help_.cache(pattern, shm, local), epochs, saved)
+    uncached = trained(help_.cache(pattern, shm, memory=0), epochs)
+    for one, other in zip(killed, uncached, strict=True):
+        np.testing.assert_array_equal(one, other)

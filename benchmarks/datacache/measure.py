@@ -2,12 +2,13 @@
 
     python -m benchmarks.datacache.measure epochs WAY SOURCE SCRATCH EDGE IMAGES EPOCHS
     python -m benchmarks.datacache.measure hold WAY SOURCE SCRATCH EDGE IMAGES EPOCHS
-    python -m benchmarks.datacache.measure later DIRECTORY EDGE IMAGES EPOCHS
+    python -m benchmarks.datacache.measure later WAY DIRECTORY EDGE IMAGES EPOCHS
     python -m benchmarks.datacache.measure gather EDGE IMAGES ROUNDS
 """
 
 import itertools
 import json
+import math
 import os
 import pathlib
 import sys
@@ -20,7 +21,7 @@ import tensorflow as tf
 
 import datacache
 from benchmarks.datacache import ways
-from benchmarks.datacache.tables import INTO_ONE
+from benchmarks.datacache.tables import INTO_ONE, TENSOR
 
 GATHERED = 256  # rows of a batch that is gathered
 TRAINED = 64  # rows of a batch of one worker in training
@@ -70,20 +71,39 @@ def _synthetic(directory: str, edge: int, images: int) -> datacache.DataCache:
     )
 
 
-def later(directory: str, edge: int, images: int, count: int) -> dict:
-    """Seconds of `dataset()`, and of epochs with all samples in memory, from asking for a first batch on."""
+def _of_cache(directory: str, edge: int, images: int):
+    """Makes the dataset of a cache that has all samples."""
     cache = _synthetic(directory, edge, images)
     if cache.stats()["stored"] < images:
         for _ in itertools.islice(cache.dataset(TRAINED), cache.steps_per_epoch(TRAINED)):
             pass  # as training fills it: in random order
     if cache.stats()["stored"] < images:
         raise RuntimeError(f"{images} images of {edge} px do not fit: {cache.memory.limit}")
+    return lambda: cache.dataset(TRAINED)
+
+
+def _of_tensor(directory: str, edge: int, images: int):
+    """Makes a dataset of the same batches from this process's memory: tf.data alone."""
+    rng = np.random.default_rng(0)
+    pixels = tf.constant(rng.integers(0, 249, [images, edge, edge, 3], dtype=np.uint8))
+    order, steps = tf.constant(rng.permutation(images)), math.ceil(images / TRAINED)
+
+    def load(step):
+        begin = step % steps * TRAINED
+        return tf.gather(pixels, order[begin : begin + TRAINED])
+
+    return lambda: tf.data.Dataset.range(1 << 62).map(load, tf.data.AUTOTUNE).prefetch(2)
+
+
+def later(way: str, directory: str, edge: int, images: int, count: int) -> dict:
+    """Seconds to make a dataset, and of its epochs, from asking for a first batch on."""
+    make = (_of_tensor if way == TENSOR else _of_cache)(directory, edge, images)
     begin = time.perf_counter()
-    run, steps = iter(cache.dataset(TRAINED)), cache.steps_per_epoch(TRAINED)
+    run = iter(make())
     found = {"dataset": time.perf_counter() - begin, "epochs": []}
     for _ in range(count):
         begin = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(math.ceil(images / TRAINED)):
             next(run)
         found["epochs"].append(time.perf_counter() - begin)
     return found
