@@ -87,6 +87,7 @@ def test_batches_are_the_samples_of_their_rows():
         {"goal": 0.0},
         {"epochs": 0},
         {"size": "huge"},
+        {"delay_rows": True, "sharded_embedding": False},
     ],
     ids=str,
 )

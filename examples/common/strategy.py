@@ -15,8 +15,13 @@ def communication(settings: Settings) -> Communication:
     return Piecewise([(0, HiTopK(settings.density)), (settings.sparse_epochs, after)])
 
 
-def start(settings: Settings) -> tss.SparseStrategy:
-    """Starts this worker; to be called before anything touches an accelerator."""
+def start(settings: Settings, **more) -> tss.SparseStrategy:
+    """Starts this worker; to be called before anything touches an accelerator.
+
+    Args:
+      settings: of all recipes.
+      more: other arguments of SparseStrategy.
+    """
     tf.get_logger().setLevel("WARNING")  # P workers would repeat TensorFlow's notes
     overlap = tss.overlap.DeAR() if settings.overlap == "dear" else None
-    return tss.SparseStrategy(communication=communication(settings), overlap=overlap)
+    return tss.SparseStrategy(communication=communication(settings), overlap=overlap, **more)

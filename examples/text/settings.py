@@ -18,6 +18,9 @@ class TextSettings(Settings):
     sharded_embedding: bool = setting(
         "Divide the tables by columns over the workers; without it, each has them whole.", True
     )
+    delay_rows: bool = setting(
+        "Rows of the tables that the next batch does not read are exchanged during the next step.", False
+    )
     text: str | None = setting(
         "A file with a text per line; by default, the docstrings of Python's standard library.",
         None,
@@ -35,6 +38,8 @@ class TextSettings(Settings):
         super().__post_init__()
         if self.pto is not None:
             raise ValueError(f"pto={self.pto!r} must be left out: Adam takes no norms.")
+        if self.delay_rows and not self.sharded_embedding:
+            raise ValueError("delay_rows must be left out: without sharded_embedding no rows travel.")
         if self.synthetic and self.text is not None:
             raise ValueError(f"text={self.text!r} must be left out where the data are synthetic.")
         if self.synthetic and self.check:

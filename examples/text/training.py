@@ -130,7 +130,7 @@ def program(
     """
 
     def run(settings: TextSettings) -> int:
-        strategy = start(settings)
+        strategy = start(settings, delay_rows=settings.delay_rows)
         result = train(settings, strategy)
         value, first = measure(result), strategy.topology.rank == 0
         if first:
