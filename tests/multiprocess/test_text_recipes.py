@@ -9,7 +9,7 @@ from tests.multiprocess import text_runs
 
 @pytest.mark.parametrize("name", text_runs.NAMES)
 def test_it_learns_and_reports(name, tmp_path, topology, capsys):
-    """GNMT with DeAR, although its clipping takes one norm of all; the Transformer, unclipped, with delayed rows."""
+    """GNMT with DeAR, although it clips one norm of all; the Transformer, unclipped, with delayed rows."""
     program, settings = text_runs.short(name, tmp_path)
     overlap = "dear" if name == "gnmt" else "none"
     settings = dataclasses.replace(settings, overlap=overlap, delay_rows=name == "transformer")
