@@ -127,10 +127,13 @@ def goals(experiments: dict[str, list[Record]]) -> str:
         return min(t["one read"] / t["mstopk"] for (n, k), t in large.items() if k == n // per)
 
     gain = min(x for (n, _), x in gains(experiments["threads"], "mstopk").items() if n >= 1 << 24)
-    than_top_k = min(
-        t["tf.math.top_k"] / t["mstopk"]
-        for (n, k), t in large.items()
-        if "tf.math.top_k" in t and k == n // 1000
+    than_top_k, read_than_top_k = (
+        min(
+            t["tf.math.top_k"] / t[what]
+            for (n, k), t in large.items()
+            if "tf.math.top_k" in t and k == n // 1000
+        )
+        for what in ("mstopk", "one read")
     )
     feedback = [t for (n, _), t in by_row(experiments["fused"]).items() if n >= 1 << 24]
     placements = [what for what in feedback[0] if what not in (ADDITION, CHECKED)]
@@ -138,7 +141,12 @@ def goals(experiments: dict[str, list[Record]]) -> str:
     rows = [
         ("k/n = 0.1 %: of the speed of one read, at least", 0.7, of_read(1000)),
         ("k/n = 1 %: of the speed of one read, at least", 0.5, of_read(100)),
-        ("n = 2^24, k/n = 0.1 %: times as fast as `tf.math.top_k`, at least", 20, than_top_k),
+        (
+            "n = 2^24, k/n = 0.1 %: times as fast as `tf.math.top_k` "
+            f"(one read: {read_than_top_k:.1f}), at least",
+            20,
+            than_top_k,
+        ),
         ("two threads: times as fast as one, at least", 1.6, gain),
         *(
             (f"error feedback {what}: times the addition alone, at most", 1.4, worst)

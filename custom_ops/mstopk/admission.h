@@ -31,13 +31,17 @@ inline bool Promising(const AdmissionRule& rule) {
   return rule.expected <= static_cast<double>(rule.limit);
 }
 
+// Candidates that one thread ranks and emits before it could wake another four times.
+constexpr int64_t kFewCandidates = 1 << 17;
+
 // Writes the k winners of candidates that hold at least the k largest of the whole input. Returns
 // the k-th key.
 template <typename Bits, typename Index>
 uint32_t EmitTopK(const Candidates<Bits>& candidates, int64_t k, KeyRange range,
                   const ParallelFor& parallel_for, Bits* values, Index* indices) {
-  const uint32_t kth = KthLargestKey(candidates.Spans(), k, range, parallel_for);
-  EmitWinners(candidates, kth, kth + 1, k, parallel_for, values, indices);
+  const ParallelFor run = candidates.Size() <= kFewCandidates ? ParallelFor(SerialFor) : parallel_for;
+  const uint32_t kth = KthLargestKey(candidates.Spans(), k, range, run);
+  EmitWinners(candidates, kth, kth + 1, k, run, values, indices);
   return kth;
 }
 
