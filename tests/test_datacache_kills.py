@@ -20,7 +20,7 @@ from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
 POINTS = 200
-KILLED_FITS = 20
+KILLED_FITS = 10
 BATCH = 15
 
 # What DataCache does, without the pipeline whose tracing would take most of the time: copies, index, store.
@@ -72,7 +72,7 @@ pattern, shm, local, saved = sys.argv[1:]
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        signal.alarm(100)
+        signal.alarm(250)
         os.dup2(2, 1)  # its standard output is the parent's
         kills.trained(help_.cache(pattern, shm, local), 10**6, saved)
     print(child, flush=True)

@@ -65,7 +65,7 @@ def test_an_index_that_hangs(pattern, shm):
         first, second = warned(worker, original, 2)
     assert 5 <= first < 10 <= second
     stats, _, err = help_.finished(worker)
-    assert f"{original} answered after" in err
+    assert f"the wait for {original} is over after" in err
     assert stats["stored"] == 150
 
 
@@ -80,7 +80,7 @@ def test_an_image_that_hangs(shm, tmp_path, local):
         assert warned(worker, hanging, 1)[0] >= 5
     err = worker.communicate(timeout=200)[1]
     assert worker.returncode == 0, err
-    assert f"{hanging} answered" in err
+    assert f"the wait for {hanging} is over" in err
 
 
 def test_a_list_that_hangs(pattern, tmp_path, monkeypatch, caplog):

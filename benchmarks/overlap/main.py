@@ -70,8 +70,9 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
     found = {"code": _code(), "planned": list(names.values()), "jobs": {}}
     if file and file.exists():
         before = json.loads(file.read_text())
-        if all(before.get(name) == found[name] for name in ("code", "planned")):
-            found["jobs"] = before["jobs"]
+        same = all(before.get(name) == found[name] for name in ("code", "planned"))
+        if same and _place(before["environment"]) == _place(report.environment()):
+            found |= {"jobs": before["jobs"], "environment": before["environment"]}
     for workers, rate in clusters:
         if all(names[(workers, rate), model] in found["jobs"] for model in models):
             continue
@@ -80,16 +81,23 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
             for model, job in _jobs(lab, models, rounds, tapes).items():
                 found["jobs"][names[(workers, rate), model]] = facts | job
         if file:
-            report.write(file, {"environment": report.environment(), **found})
+            found.setdefault("environment", report.environment())
+            report.write(file, found)
     return found
+
+
+def _place(environment):
+    """What must be the same for measurements to stand side by side."""
+    return {name: environment.get(name) for name in environment if name != "date" and "load" not in name}
 
 
 def _code():
     """What tells measurements by one state of the code from those by another."""
     digest = hashlib.blake2b(digest_size=8)
-    for folder in ("tf_sparse_strategy", "benchmarks/overlap"):
-        for path in sorted((report.ROOT / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
+    for folder in ("tf_sparse_strategy", "custom_ops", "tools/horovod", "benchmarks"):
+        for path in sorted((report.ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".cc", ".h"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -44,10 +44,19 @@ def test_initial_values_are_those_of_a_whole_table(topology, strategy):
 def test_tables_that_are_drawn_in_pieces_are_those_of_a_whole_table(
     topology, strategy, monkeypatch, initializer
 ):
-    monkeypatch.setattr(slices, "CHUNK", 3 * 5)  # elements: three rows at a time
+    monkeypatch.setattr(slices, "DRAWN", 3 * 5)  # elements: three rows at a time
     if topology.num_workers > 1:
         monkeypatch.delattr(slices.Slices, "scatter")  # which would deal a whole table out
     assert_drawn_whole(topology, strategy, initializer)
+
+
+@pytest.mark.parametrize("initializer", [keras.initializers.RandomUniform, keras.initializers.GlorotNormal])
+def test_a_table_that_a_step_asks_for_first(topology, strategy, initializer):
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(7, 5, initializer(seed=3))
+    step = tf.function(lambda ids: strategy.run(layer, args=(ids,)))
+    np.testing.assert_array_equal(step(tf.constant([2, 6])), np.array(initializer(seed=3)((7, 5)))[[2, 6]])
+    np.testing.assert_array_equal(layer.get_weights()[0], initializer(seed=3)((7, 5)))
 
 
 @pytest.mark.parametrize(

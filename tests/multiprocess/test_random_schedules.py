@@ -61,9 +61,9 @@ def trained(strategy, rank):
         if steps == 0:
             found = [*model.variables, *model.optimizer.variables]
             return {str(i): v.numpy() for i, v in enumerate(found)}, chance
-        divided = strategy.extended.chunked
+        divided, fusion = strategy.extended.chunked, int(common.integers(1, 500))
         if divided is not None and epoch % 5 == 4:  # other buckets, and so other messages
-            divided.of(model.optimizer).rebucket(int(common.integers(1, 500)))
+            divided.of(model.optimizer).rebucket(fusion)
             model.make_train_function(force=True)
         ids = embedding_models.tokens(steps * BATCH - int(common.integers(0, BATCH)), 3, epoch, VOCABULARY)
         data = tf.data.Dataset.from_tensor_slices((ids, np.sin(ids.sum(axis=1, keepdims=True))))

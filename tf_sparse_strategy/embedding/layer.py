@@ -74,7 +74,8 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
             return super().build(input_shape)
         self._refuse("lora_rank needs the whole matrix" if self.lora_rank else None)
         self._refuse("quantization needs the whole matrix" if self.quantization_mode else None)
-        with self._columns(extended) as arguments:
+        # A step may be the first to ask, in a graph.
+        with tf.init_scope(), self._columns(extended) as arguments:
             self._embeddings = self.add_weight(**arguments, aggregation="none")
         if self._embeddings._value is None:
             _make_later(self._embeddings, self._columns, extended)

@@ -17,7 +17,8 @@ import tensorflow as tf
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 
-CHUNK = 1 << 20  # elements of a table that are on their way at a time
+CHUNK = 1 << 22  # elements of a table that are on their way at a time
+DRAWN = 1 << 20  # elements of one that are drawn at a time
 Block = tuple[int, int, tf.Tensor]  # first row, one past the last, a worker's columns of them
 _END = -1
 _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a checkpoint
@@ -31,10 +32,13 @@ def tensorflows(variable: Any) -> Any:
 def local(variable: Any) -> Any:
     """This worker's own variable behind one of either Keras, or a strategy's; rows are read from it.
 
-    `tf.gather` of the others makes a copy of the whole table first.
+    `tf.gather` of the others makes a copy of the whole table first. Where a process has several replicas, the
+    variable itself: TensorFlow takes the one of the replica.
     """
-    variable = tensorflows(variable)
-    return variable.values[0] if isinstance(variable, tf.distribute.DistributedValues) else variable
+    held = tensorflows(variable)
+    if isinstance(held, tf.distribute.DistributedValues) and len(held.values) == 1:
+        return held.values[0]
+    return variable if held is None else held  # None: Keras makes it later
 
 
 def of(variable: Any) -> Any:
@@ -162,8 +166,11 @@ class Slices:
         variable.partition, variable.slices = partition, self
         blocks, self._local.blocks = getattr(self._local, "blocks", None), None
         with tf.init_scope():
+            own = variable.values[0]
             for first, end, rows in blocks or ():
-                variable.values[0].scatter_update(tf.IndexedSlices(rows, tf.range(first, end)))
+                own.scatter_update(tf.IndexedSlices(rows, tf.range(first, end)))
+            if blocks is not None:  # or each read of all would copy it, as after updates of rows
+                tf.raw_ops.DisableCopyOnRead(resource=own.handle)
         if self.delayed is not None:
             variable.owner = self.delayed
         self._made.append(weakref.ref(variable))
@@ -180,7 +187,7 @@ class Slices:
         self, rows: Callable[[int, int], tf.Tensor], partition: ColumnPartition
     ) -> Iterator[Block]:
         """This worker's columns of the table whose rows [first, end) are `rows(first, end)`."""
-        for first, end in partition.chunks(CHUNK):
+        for first, end in partition.chunks(DRAWN):
             yield first, end, partition.of(rows(first, end), self.rank)
 
     def scatter(
@@ -191,8 +198,10 @@ class Slices:
         for first, end in partition.chunks(CHUNK):
             sent, splits = tf.zeros([0], dtype), [0] * len(workers)
             if table is not None:
-                parts = [tf.reshape(partition.of(table[first:end], rank), [-1]) for rank in workers]
-                sent, splits = tf.concat(parts, 0), [part.shape[0] for part in parts]
+                with tf.device("CPU:0"):  # where the table is: a GPU has memory for some columns
+                    rows = table[first:end]
+                    parts = [tf.reshape(partition.of(rows, rank), [-1]) for rank in workers]
+                    sent, splits = tf.concat(parts, 0), [part.shape[0] for part in parts]
             received, _ = self.collectives.all_to_all(sent, splits, purpose="scatter_table")
             yield first, end, tf.reshape(received, [end - first, width])
 

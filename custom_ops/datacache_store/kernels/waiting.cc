@@ -1,9 +1,14 @@
 #include "custom_ops/datacache_store/kernels/waiting.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "custom_ops/datacache_store/clock.h"
 #include "tensorflow/core/platform/logging.h"
@@ -20,12 +25,22 @@ struct Wait {
   int64_t next = kFirst;  // the duration at which it is told
 };
 
-// Of this process. One thread looks at all: those that wait cannot.
+// Of this process. One thread looks at all: those that wait cannot. Lines are written without the lock: who
+// reads them may be slow.
 class Waits {
  public:
+  // A forked child has neither the thread nor, perhaps, a free lock of its parent's: it gets its own.
   static Waits& All() {
-    static Waits* all = new Waits;
-    return *all;
+    static std::atomic<Waits*> all{nullptr};
+    Waits* found = all.load();
+    if (found != nullptr && found->process_ == getpid()) return *found;
+    Waits* const own = new Waits;
+    if (!all.compare_exchange_strong(found, own)) {  // another thread was first
+      delete own;
+      return *found;
+    }
+    own->Start();
+    return *own;
   }
 
   int64_t Begin(const std::string& what) {
@@ -35,34 +50,46 @@ class Waits {
   }
 
   void End(int64_t number) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const auto wait = waits_.find(number);
-    if (wait->second.next > kFirst) {
-      LOG(WARNING) << "datacache: " << wait->second.what << " answered after "
-                   << (Microseconds() - wait->second.begin) / kSecond << " s";
-    }
-    waits_.erase(wait);
+    const Wait wait = Take(number);
+    if (wait.next == kFirst) return;
+    LOG(WARNING) << "datacache: the wait for " << wait.what << " is over after "
+                 << (Microseconds() - wait.begin) / kSecond << " s";
   }
 
  private:
-  Waits() {
+  void Start() {
     std::thread([this] { Watch(); }).detach();
+  }
+
+  Wait Take(int64_t number) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return std::move(waits_.extract(number).mapped());
+  }
+
+  // What is to be told of now, and for how long it has been waited for.
+  std::vector<std::pair<std::string, int64_t>> Due() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<std::pair<std::string, int64_t>> due;
+    for (auto& [number, wait] : waits_) {
+      const int64_t waited = Microseconds() - wait.begin;
+      if (waited < wait.next) continue;
+      wait.next *= 2;
+      due.emplace_back(wait.what, waited);
+    }
+    return due;
   }
 
   void Watch() {
     while (true) {
       std::this_thread::sleep_for(std::chrono::seconds(1));
-      std::lock_guard<std::mutex> guard(mutex_);
-      for (auto& [number, wait] : waits_) {
-        const int64_t waited = Microseconds() - wait.begin;
-        if (waited < wait.next) continue;
-        wait.next *= 2;
-        LOG(WARNING) << "datacache: still waiting for " << wait.what << ", for " << waited / kSecond
+      for (const auto& [what, waited] : Due()) {
+        LOG(WARNING) << "datacache: still waiting for " << what << ", for " << waited / kSecond
                      << " s. Does the storage answer?";
       }
     }
   }
 
+  const pid_t process_ = getpid();
   std::mutex mutex_;
   std::map<int64_t, Wait> waits_;
   int64_t last_ = 0;
