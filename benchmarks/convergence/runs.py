@@ -9,9 +9,10 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
 )
 
-DENSITY, SGDS_DENSITY = 0.01, 0.001
+DENSITY, SGDS_DENSITY = 0.01, 0.0002
 DENSE, HALF = "dense", "HiTopK for 13 of 28 epochs, then dense"
-SGD, CONTROL = "HiTopK 0.1%, SGD", "HiTopK 0.1%, SGD, no error feedback"
+SGD = f"HiTopK {SGDS_DENSITY:.2%}, SGD"
+CONTROL = f"{SGD}, no error feedback"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, "OkTopK": OkTopK}
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
