@@ -88,6 +88,14 @@ def finished(process: subprocess.Popen) -> tuple[dict, str, str]:
     return json.loads(out.splitlines()[-1]), out, err
 
 
+def ran(script: str, *arguments, prefix=()) -> tuple[str, str]:
+    """What a process that runs `script` prints, on its standard output and error; it must end well."""
+    command = [*prefix, sys.executable, "-c", script, *map(str, arguments)]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout, result.stderr
+
+
 def in_small_tmpfs(mount: pathlib.Path, size: str) -> list[str]:
     """A command prefix: a mount namespace of its own in which `mount` is a tmpfs of that size."""
     script = f'mount -t tmpfs -o size={size} tmpfs "{mount}" && exec "$@"'

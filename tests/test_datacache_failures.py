@@ -4,7 +4,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import time
 
@@ -111,12 +110,8 @@ def test_a_store_truncated_under_a_reader(pattern, shm, left):
         "again.warm(progress=False)\n"
         "assert again.stats()['stored'] == 150\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script, pattern, str(shm), str(left)],
-        env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "truncated by somebody" in result.stderr and "made anew" in result.stderr
+    _, err = help_.ran(script, pattern, shm, left)
+    assert "truncated by somebody" in err and "made anew" in err
 
 
 def test_two_runs_over_a_source_that_changed_between_them(pattern, shm, tmp_path):
@@ -181,12 +176,8 @@ def test_a_damaged_original_is_read_twice_and_named(pattern, shm):
         "    help_.numbers_of(cache.dataset(16, epochs=1))\n"
         "assert native.read_stats().damaged == 2\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script, pattern, str(shm), str(original)],
-        env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    said = re.findall(rf"damaged data at byte \d+ of {original}, (.*)", result.stderr)
+    _, err = help_.ran(script, pattern, shm, original)
+    said = re.findall(rf"damaged data at byte \d+ of {original}, (.*)", err)
     assert said == ["reading it again", "twice"]
 
 

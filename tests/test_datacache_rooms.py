@@ -1,8 +1,6 @@
 """Memory and disks that are full, small, read-only, or asked for by several."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -50,12 +48,7 @@ def test_shared_memory_fills_up_while_it_is_used(pattern, shm, tmp_path):
         "    assert sorted(seen.tolist()) == list(range(150))\n"
         "stats = cache.stats(); print(stats); assert 0 < stats['stored'] < 150, stats\n"
     )
-    prefix = help_.in_small_tmpfs(shm, "1m")
-    result = subprocess.run(
-        [*prefix, sys.executable, "-c", script, pattern, str(shm)],
-        env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    help_.ran(script, pattern, shm, prefix=help_.in_small_tmpfs(shm, "1m"))
 
 
 def test_a_containers_shared_memory(tmp_path, shm):
@@ -73,11 +66,8 @@ def test_a_containers_shared_memory(tmp_path, shm):
         "    assert sorted(np.concatenate(found)[:, 0]) == list(range(300))\n"
         "assert 60 < cache.stats()['stored'] < 84, cache.stats()\n"
     )
-    prefix = help_.in_small_tmpfs(shm, "64m")
-    command = [*prefix, sys.executable, "-c", script, str(shm)]
-    result = subprocess.run(command, env=help_.ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert re.search(r"datacache: 300 decoded samples .* of them \(2\d%\) fit", result.stdout), result.stdout
+    out, _ = help_.ran(script, shm, prefix=help_.in_small_tmpfs(shm, "64m"))
+    assert re.search(r"datacache: 300 decoded samples .* of them \(2\d%\) fit", out), out
 
 
 def test_warm_fills_both_stores(pattern, shm):
@@ -130,12 +120,8 @@ def test_two_caches_share_what_is_free(pattern, shm):
         "print(three.memory.limit)\n"
         "assert 'other stores in use' not in three.memory.limit.reason\n"
     )
-    result = subprocess.run(
-        [*help_.in_small_tmpfs(shm, "108k"), sys.executable, "-c", script, pattern, str(shm)],
-        env=help_.ENVIRONMENT, capture_output=True, text=True, check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "no room" not in result.stderr
+    _, err = help_.ran(script, pattern, shm, prefix=help_.in_small_tmpfs(shm, "108k"))
+    assert "no room" not in err
 
 
 def test_the_least_limit_of_those_who_use_a_store(pattern, shm):
@@ -207,9 +193,6 @@ def test_a_damaged_encoded_sample_is_read_again(pattern, shm):
         "assert rooms.native.read_stats().original_reads == cache.memory.rooms.encoded\n"
         "assert cache.stats()['damaged_samples'] == cache.memory.rooms.encoded > 0\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, pattern, str(shm)],
-        env=help_.ENVIRONMENT, check=True, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert f"damaged samples in {cache.memory.encoded_path}" in run.stderr
+    _, err = help_.ran(script, pattern, shm)
+    assert f"damaged samples in {cache.memory.encoded_path}" in err
     assert native.verify(cache.memory.encoded_path) == 0

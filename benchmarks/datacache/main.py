@@ -157,8 +157,8 @@ def measure(quick: bool) -> dict:
             with served(source, pathlib.Path(directory) / "mounted") as mounted:
                 results["epochs"] += measure_ways(names, mounted, edge, images, 1 if quick else ROUNDS)
             results["sharing"].append(measure_sharing(source, edge, images))
-        many, runs = ((1 << 27) // (edge * edge * 3), 2) if quick else (LATER_BYTES // (edge * edge * 3), 9)
-        results["later"] += measure_later([tables.CACHED], edge, many, runs)
+        size, runs = (1 << 27, 2) if quick else (LATER_BYTES, 9)
+        results["later"] += measure_later([tables.CACHED], edge, size // (edge * edge * 3), runs)
         results["later"] += measure_later([tables.CACHED, tables.TENSOR], edge, IMAGES[edge], runs)
         print(f"{edge} px, batches from memory", flush=True)
         rounds, images = (3, 1000) if quick else (15, (1 << 29) // (edge * edge * 3))

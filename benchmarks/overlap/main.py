@@ -88,7 +88,7 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
 
 def _place(environment):
     """What must be the same for measurements to stand side by side."""
-    return {name: environment.get(name) for name in environment if name != "date" and "load" not in name}
+    return {name: value for name, value in environment.items() if name != "date" and "load" not in name}
 
 
 def _code():

@@ -3,9 +3,10 @@
 #include "custom_ops/mstopk/sample.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <vector>
+
+#include "custom_ops/mstopk/sample_ranks.h"
 
 namespace mstopk {
 namespace {
@@ -15,10 +16,6 @@ constexpr int64_t kPiece = 16;          // a cache line of float32: its other el
 constexpr int64_t kMinSample = 1 << 12;
 constexpr int64_t kMaxSample = 1 << 18;
 constexpr int64_t kSampleShare = 512;  // n / kSampleShare elements, within the limits above
-
-// Standard deviations between the expected rank and the guessed one. Elements of one piece are
-// correlated in real gradients, so this is more than independent draws would need.
-constexpr double kDeviations = 6.0;
 
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
@@ -68,17 +65,14 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
   }
 
   const double mean = static_cast<double>(k) * size / n;  // of the sample's share of the top k
-  const double margin = kDeviations * std::sqrt(mean);
-  const double skew = kDeviations * kDeviations / 6;  // Bernstein's bound: upwards, tails are longer
-  const int64_t low_rank = static_cast<int64_t>(mean + skew + std::hypot(skew, margin)) + 1;
-  const int64_t high_rank = static_cast<int64_t>(mean - margin);
+  const int64_t low_rank = LowRank(mean);
   if (low_rank >= size) return everything;
 
   std::vector<uint32_t> top = Largest(keys, low_rank);
   const uint32_t low = top.back();
   const int64_t ties = std::count(keys.begin(), keys.end(), low);
   const int64_t more_ties = ties - std::count(top.begin(), top.end(), low);
-  const auto high = top.begin() + (std::max<int64_t>(high_rank, 1) - 1);
+  const auto high = top.begin() + (std::max<int64_t>(HighRank(mean), 1) - 1);
   std::nth_element(top.begin(), high, top.end(), std::greater<>());
   const double scale = static_cast<double>(n) / size;
   return {{low, *high}, (low_rank + more_ties) * scale, ties * scale};

@@ -4,10 +4,11 @@
 #define CUSTOM_OPS_MSTOPK_GPU_PLAN_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+
+#include "custom_ops/mstopk/sample_ranks.h"
 
 namespace mstopk {
 namespace gpu {
@@ -59,7 +60,6 @@ struct Plan {
 inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_warps, char* workspace,
                      size_t* bytes) {
   constexpr uint32_t kShortest = 1 << 14;  // below this everything is admitted
-  constexpr double kDeviations = 6.0;      // as on the CPU, see sample.cc
   Plan plan = {};
   plan.n = n;
   plan.k = k;
@@ -69,9 +69,7 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
 
   const uint32_t samples = std::min(std::max(n / 256, 1u << 12), 1u << 14);
   const double mean = static_cast<double>(k) * samples / n;
-  const double margin = kDeviations * std::sqrt(mean);
-  const double skew = kDeviations * kDeviations / 6;
-  plan.sample_rank = static_cast<uint32_t>(mean + skew + std::hypot(skew, margin)) + 1;
+  plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
   plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
   plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
 
