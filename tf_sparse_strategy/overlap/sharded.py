@@ -29,8 +29,8 @@ class ShardedUpdate(Divided):
     that treat each element by itself, and LARS and LAMB of `lars_pto`.
 
     Args:
-      fusion: bytes of a bucket, at most; a larger variable has one of its own. Default 25 MiB; or "auto",
-        with `tuning`, as of `DeAR`.
+      fusion: bytes of a bucket, at most; a larger variable has one of its own, and so have the first
+        variables, up to fusion/8. Default 25 MiB; or "auto", with `tuning`, as of `DeAR`.
       exclude: regular expressions; a variable whose path matches one is summed and updated as without.
         Default: the tables of `Embedding`, whose gradients are sparse.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_sparse_strategy.bucketing import TensorSpec
+from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import slices
@@ -73,7 +73,7 @@ class ChunkedUpdate:
 
     def plan_of(self, fusion: int) -> tuple[tuple[int, ...], ...]:
         """Positions of the variables in each bucket of at most `fusion` bytes, the last layers' first."""
-        return _plan(self._pairs, fusion)
+        return plan(_specs(self._pairs), fusion)
 
     def rebucket(self, fusion: int) -> None:
         """Functions traced from now on use buckets of `fusion` bytes; all workers call.
@@ -195,8 +195,8 @@ class ChunkedUpdate:
         if not self.is_ahead:
             return
         pairs = self._pairs + self._slots
-        for positions in _plan(pairs, self.fusion):
-            self._gathering([pairs[p] for p in positions], "all")()
+        for bucket in BucketPlan.build(_specs(pairs), self.fusion).buckets:
+            self._gathering([pairs[p] for p in bucket.positions], "all")()
         self._state.assign(_WHOLE)
 
     def close(self) -> None:
@@ -309,12 +309,11 @@ def is_setting(optimizer: Any, variable: Any) -> bool:
     return variable is optimizer._iterations or variable is optimizer._learning_rate
 
 
-def _plan(pairs, fusion):
-    specs = [
+def _specs(pairs):
+    return [
         TensorSpec(i, tuple(whole.shape), whole.dtype.name, whole.dtype.size)
         for i, (whole, _) in enumerate(pairs)
     ]
-    return plan(specs, fusion)
 
 
 def _nothing():
