@@ -93,6 +93,41 @@ def test_all_gather_of_uneven_matrices(comm, topology, group, mode):
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("sizes", [(1, 0, 300_000, 7), (200_000,), (0, 0, 0, 500_000), (0,)], ids=str)
+def test_all_to_all_in_pairs(comm, topology, sizes):
+    """Large messages go one by one, between pairs of which one may have nothing for the other."""
+
+    def message(source, target):
+        n = sizes[(3 * source + target) % len(sizes)]
+        return (np.arange(n, dtype=np.int64) * (2 * source + 5 * target + 1) // 3).astype(np.uint8)
+
+    ranks = range(topology.num_workers)
+    outgoing = [message(topology.rank, target) for target in ranks]
+    rows, splits = comm.all_to_all(tf.constant(np.concatenate(outgoing)), [len(part) for part in outgoing])
+    incoming = [message(source, topology.rank) for source in ranks]
+    np.testing.assert_array_equal(rows, np.concatenate(incoming))
+    np.testing.assert_array_equal(splits, [len(part) for part in incoming])
+
+
+PIECE = 64 << 10  # bytes, of which Gloo's all-gather makes at most eight of a block
+
+
+@pytest.mark.parametrize(
+    "bytes_by_rank",
+    [(PIECE,), (PIECE - 1, PIECE + 1), (8 * PIECE, 0, 8 * PIECE + 1), (1, 5 << 20, 3 * PIECE + 7, 0)],
+    ids=str,
+)
+def test_all_gather_in_pieces(comm, topology, bytes_by_rank):
+    """Blocks of one piece, of several, of larger ones; next to none."""
+
+    def block(rank):
+        n = bytes_by_rank[rank % len(bytes_by_rank)]
+        return (np.arange(n, dtype=np.int64) * (2 * rank + 3) // 7).astype(np.uint8)
+
+    gathered = comm.all_gather(tf.constant(block(topology.rank)))
+    np.testing.assert_array_equal(gathered, np.concatenate([block(r) for r in range(topology.num_workers)]))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("group", GROUPS)
 def test_all_to_all_of_uneven_splits(comm, topology, group, mode):
