@@ -43,7 +43,15 @@ def marker(monkeypatch) -> Marker:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"nodes": 0}, {"nodes": 251}, {"local": 0}, {"rate": "soon"}, {"buffer": 0}, {"buffer": 200}],
+    [
+        {"nodes": 0},
+        {"nodes": 251},
+        {"local": 0},
+        {"rate": "soon"},
+        {"buffer": 0},
+        {"buffer": 200},
+        {"tcp": "cubicle"},
+    ],
 )
 def test_wrong_arguments_are_named(arguments):
     [(name, value)] = arguments.items()
@@ -94,6 +102,15 @@ def test_the_link_has_its_rate_and_no_more(job):
     seconds = max(report["seconds"] for report in reports)
     rate = 8 * 2 * 3 / 4 * MEGABYTES * 10**6 * REPETITIONS / seconds
     assert RATE / 4 < rate < RATE, f"{rate / 1e6:.1f} Mbit/s"
+
+
+@pytest.mark.parametrize("tcp", ["cubic", "reno"])
+def test_nodes_have_the_congestion_control_asked_for(machine, tcp):
+    """Whatever that of the machine is."""
+    file = "/proc/sys/net/ipv4/tcp_congestion_control"
+    with Netlab(nodes=2, local=1, tcp=tcp) as lab:
+        result = lab.run(["cat", file], timeout=60)
+    assert [rank.stdout.strip() for rank in result.ranks] == [tcp, tcp]
 
 
 CONNECTED = """

@@ -21,12 +21,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, shaper
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, DEFAULT_TCP, shaper
 
 INTERFACE = "eth0"  # the name of a node's only link
 MOST_NODES = 250
 _SUBNET = ipaddress.ip_network("10.0.0.0/24")  # of every network: they do not see each other
 _NODE_FLAGS = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_CONGESTION_CONTROLS = pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _SBIN = os.pathsep.join(["/usr/sbin", "/sbin"])  # not on everybody's PATH, not even on every root's
 _PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 # What a fresh network namespace needs; without IPv6's chatter the counters count the job alone.
@@ -41,6 +42,7 @@ mount --bind /sys/hosts /etc/hosts
 umount --lazy /sys
 mount -t sysfs sysfs /sys
 echo "$1" > /proc/sys/kernel/hostname
+echo "$3" > /proc/sys/net/ipv4/tcp_congestion_control
 set +e
 {_QUIET}"""
 
@@ -134,9 +136,9 @@ class _Space:
 class Node(_Space):
     """One machine of the network."""
 
-    def __init__(self, name: str, address: str, hosts: str):
+    def __init__(self, name: str, address: str, hosts: str, tcp: str):
         self.name, self.address = name, address
-        super().__init__(_NODE_FLAGS, _NODE_SETUP, name, hosts)
+        super().__init__(_NODE_FLAGS, _NODE_SETUP, name, hosts, tcp)
 
     def command(self, *command: str) -> list[str]:
         """Returns the command that runs `command` on this node, in the directory of the caller."""
@@ -173,21 +175,28 @@ class Network:
       nodes: M, from 1 to 250. They are called node0, node1, ... and know each other by these names.
       rate: bits per second, Ethernet headers included.
       buffer: seconds of traffic that a port of the switch, or a node, holds; packets beyond are lost.
+      tcp: the nodes' congestion control.
 
     Raises:
       NetlabError: the machine cannot hold it.
-      ValueError: `nodes` or `buffer` is out of range.
+      ValueError: `nodes` or `buffer` is out of range, or the kernel does not know `tcp`.
     """
 
-    def __init__(self, nodes: int, rate: int, buffer: float):
+    def __init__(self, nodes: int, rate: int, buffer: float, tcp: str = DEFAULT_TCP):
         if not 1 <= nodes <= MOST_NODES:
             raise ValueError(f"nodes={nodes} is not between 1 and {MOST_NODES}.")
         queue = shaper(rate, buffer)
         check_machine()
+        known = _CONGESTION_CONTROLS.read_text().split()
+        if tcp not in known:
+            raise ValueError(
+                f"tcp={tcp!r} is not among the congestion controls that this kernel has loaded, "
+                f"{', '.join(known)}: choose one of these, or load it: `modprobe tcp_{tcp}`."
+            )
         self._opened = contextlib.ExitStack()
         with self._opened:  # closed here if anything fails
             self._switch = self._open(_Space(("--net",), _QUIET))
-            self.nodes = [self._open(node) for node in _make_nodes(nodes)]
+            self.nodes = [self._open(node) for node in _make_nodes(nodes, tcp)]
             self._connect(queue)
             self._opened = self._opened.pop_all()
 
@@ -248,8 +257,8 @@ class Network:
         ]
 
 
-def _make_nodes(number: int) -> Iterator[Node]:
+def _make_nodes(number: int, tcp: str) -> Iterator[Node]:
     addresses = {f"node{i}": str(_SUBNET[i + 1]) for i in range(number)}
     hosts = "127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in addresses.items())
     for name, address in addresses.items():
-        yield Node(name, address, hosts)
+        yield Node(name, address, hosts, tcp)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tf_sparse_strategy.cluster.faults import Fault
 from tf_sparse_strategy.cluster.namespaces import LinkBytes, Network
-from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, parse_rate
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, DEFAULT_TCP, parse_rate
 
 if TYPE_CHECKING:
     from tf_sparse_strategy.cluster.launch import Job, RankResult
@@ -58,6 +58,7 @@ class Netlab(Network):
       rate: of each link, in each direction: bits per second, or text such as "200mbit".
       buffer: seconds of traffic that a port holds. What comes faster than a port sends, as in an all-to-all,
         waits there, and beyond is lost until TCP sends it again.
+      tcp: the nodes' congestion control, one that the kernel has loaded.
 
     Raises:
       NetlabError: the machine cannot hold it; the message says why.
@@ -77,13 +78,14 @@ class Netlab(Network):
         local: int = 2,
         rate: str | int = "200mbit",
         buffer: float = DEFAULT_BUFFER,
+        tcp: str = DEFAULT_TCP,
     ):
         if local < 1:
             raise ValueError(f"local={local} is not a number of workers: 1 or more.")
         self.local = local
         self.rate = parse_rate(rate) if isinstance(rate, str) else rate
-        self.buffer = buffer
-        super().__init__(nodes, self.rate, buffer)
+        self.buffer, self.tcp = buffer, tcp
+        super().__init__(nodes, self.rate, buffer, tcp)
 
     def start(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, echo: bool = False

@@ -13,7 +13,7 @@ from tf_sparse_strategy.cluster import command as command_line
 from tf_sparse_strategy.cluster.faults import Fault
 from tf_sparse_strategy.cluster.namespaces import NetlabError
 from tf_sparse_strategy.cluster.netlab import Netlab, Result
-from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, DEFAULT_TCP
 
 _DESCRIPTION = """\
 Runs COMMAND once per worker on a cluster that this machine emulates: each node has its own
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help=f"of traffic that a port holds; packets beyond are lost (default {DEFAULT_BUFFER})",
     )
+    add("--tcp", default=DEFAULT_TCP, metavar="NAME", help=f"congestion control (default {DEFAULT_TCP})")
     for kind, where, what in (
         ("kill", "RANK", "SIGKILL a worker so many seconds after the start"),
         ("stop", "RANK", "SIGSTOP a worker: it lives and does not answer"),
@@ -74,7 +75,7 @@ def main(argv: list[str]) -> int:
     try:
         kinds = ("kill", "stop", "cut")
         faults = [Fault.parse(kind, text) for kind in kinds for text in getattr(args, kind)]
-        with Netlab(args.nodes, args.local, args.rate, args.buffer) as lab:
+        with Netlab(args.nodes, args.local, args.rate, args.buffer, args.tcp) as lab:
             result = lab.run(command, echo=True, faults=faults, grace=args.grace)
             rate = lab.rate
     except (NetlabError, ImportError) as error:
@@ -100,6 +101,7 @@ def _report(args, rate: int, command: list[str], result: Result) -> dict:
         "local": args.local,
         "rate_bits_per_second": rate,
         "buffer_seconds": args.buffer,
+        "tcp": args.tcp,
         "command": command,
         **dataclasses.asdict(result),
     }
@@ -124,7 +126,8 @@ def _summarize(args, rate: int, result: Result) -> None:
             )
     say(
         f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s, "
-        f"ports of {args.buffer * 1e3:g} ms: exit code {result.exit_code} after {result.seconds:.1f} s"
+        f"ports of {args.buffer * 1e3:g} ms, TCP {args.tcp}: exit code {result.exit_code} after "
+        f"{result.seconds:.1f} s"
     )
     for link in result.links:
         say(f"{link.node}: sent {link.sent / 1e6:.2f} MB, received {link.received / 1e6:.2f} MB")
