@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import report
 
-QUESTIONS = ["convergence", "cost_model", "datacache", "dense_training", "embedding"]
+QUESTIONS = ["congestion_control", "convergence", "cost_model", "datacache", "dense_training", "embedding"]
 QUESTIONS += ["end_to_end", "entries", "gradient_communication", "group_collectives", "pto", "scheduling_2d"]
 QUESTIONS += ["sparse_training"]
 GUIDES = ["datacache", "embedding", "pto", "scheduling_2d"]  # which are more than a question and its answer

@@ -1,0 +1,19 @@
+"""How much of a link's rate a collective has used."""
+
+import pytest
+
+from benchmarks.congestion_control.settings import BYTES, EXCHANGES, GATHER, REDUCE, bytes_sent
+from benchmarks.congestion_control.tables import PAYLOAD, of_rate
+
+
+def test_bytes_sent_are_all_parts_but_ones_own():
+    assert bytes_sent(GATHER, 4) == BYTES * 3 / 4
+    assert bytes_sent(REDUCE, 4) == 2 * bytes_sent(GATHER, 4)  # a reduce-scatter, and an all-gather
+    assert bytes_sent(EXCHANGES, 2) == 4 * BYTES / 2
+    assert bytes_sent(REDUCE, 1) == 0
+
+
+def test_of_rate_is_one_where_the_link_was_never_idle():
+    seconds = bytes_sent(GATHER, 8) * 8 / (PAYLOAD * 100e6)
+    assert of_rate(GATHER, seconds, 8, 100e6) == pytest.approx(1)
+    assert of_rate(GATHER, 2 * seconds, 8, 100e6) == pytest.approx(0.5)
