@@ -27,9 +27,7 @@ def run(lab: Netlab, module: str, *arguments: str, settings: dict[str, str] | No
     with tempfile.TemporaryDirectory(prefix="tss_bench_") as scratch:
         output = pathlib.Path(scratch, "records.json")
         command = [sys.executable, "-m", module, str(output), *arguments]
-        links = f"links of {lab.rate / 1e6:g} Mbit/s, ports of {lab.buffer * 1e3:g} ms, TCP {lab.tcp}"
-        place = f"{len(lab.nodes)} nodes x {lab.local} workers, {links}"
-        print(f"{place}: {module} {' '.join(arguments)} {settings or ''}", flush=True)
+        print(f"{lab}: {module} {' '.join(arguments)} {settings or ''}", flush=True)
         environment = {**os.environ, **_ENVIRONMENT, **(settings or {})}
         result = lab.run(command, environment, echo=True)
         if result.exit_code:

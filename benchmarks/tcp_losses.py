@@ -3,6 +3,10 @@
 import dataclasses
 import pathlib
 
+import tensorflow as tf
+
+from tf_sparse_strategy.collectives import Collectives
+
 _COUNTERS = ("/proc/net/snmp", "/proc/net/netstat")
 
 
@@ -21,6 +25,12 @@ class Losses:
     def since(self, earlier: "Losses") -> "Losses":
         """What came after `earlier`."""
         return Losses(self.packets - earlier.packets, self.timeouts - earlier.timeouts)
+
+
+def of_all(lost: Losses, comm: Collectives) -> Losses:
+    """Summed over the workers, of which each node has one. Collective."""
+    both = comm.all_reduce(tf.constant([lost.packets, lost.timeouts]), purpose="losses")
+    return Losses(*both.numpy().tolist())
 
 
 def now() -> Losses:

@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.congestion_control.settings import BYTES, EXCHANGES, GATHER, REDUCE, bytes_sent
-from benchmarks.congestion_control.tables import PAYLOAD, of_rate
+from benchmarks.congestion_control.tables import of_rate
+from tf_sparse_strategy.cluster.rate import PAYLOAD
 
 
 def test_bytes_sent_are_all_parts_but_ones_own():

@@ -26,7 +26,8 @@ sys.path.insert(0, str(TESTS.parent / "tools" / "horovod"))
 # isort: off
 import build  # noqa: E402
 import sdist  # noqa: E402
-from edits import EDITS, Edit, EditError  # noqa: E402
+from edit import Edit, EditError  # noqa: E402
+from edits import EDITS  # noqa: E402
 # isort: on
 
 WORKER = TESTS / "multiprocess" / "horovod_worker.py"

@@ -43,15 +43,7 @@ def marker(monkeypatch) -> Marker:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"nodes": 0},
-        {"nodes": 251},
-        {"local": 0},
-        {"rate": "soon"},
-        {"buffer": 0},
-        {"buffer": 200},
-        {"tcp": "cubicle"},
-    ],
+    [{"nodes": 0}, {"nodes": 251}, {"local": 0}, {"rate": "soon"}, {"buffer": 0}, {"buffer": 200}],
 )
 def test_wrong_arguments_are_named(arguments):
     [(name, value)] = arguments.items()
@@ -102,6 +94,11 @@ def test_the_link_has_its_rate_and_no_more(job):
     seconds = max(report["seconds"] for report in reports)
     rate = 8 * 2 * 3 / 4 * MEGABYTES * 10**6 * REPETITIONS / seconds
     assert RATE / 4 < rate < RATE, f"{rate / 1e6:.1f} Mbit/s"
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_named(machine):
+    with pytest.raises(ValueError, match="tcp.*cubicle"):
+        Netlab(tcp="cubicle")
 
 
 @pytest.mark.parametrize("tcp", ["cubic", "reno"])

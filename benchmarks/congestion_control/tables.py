@@ -4,8 +4,7 @@ import statistics
 
 from benchmarks.congestion_control.settings import EXCHANGES, bytes_sent
 from benchmarks.report import environment_line, spread, table
-
-PAYLOAD = 1448 / 1514  # of an Ethernet frame, by TCP
+from tf_sparse_strategy.cluster.rate import PAYLOAD
 
 
 def of_rate(operation: str, seconds: float, workers: int, rate: float) -> float:

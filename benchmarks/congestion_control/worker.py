@@ -47,13 +47,12 @@ def measured(run, x: tf.Tensor, times: int, comm: Collectives) -> dict:
         begin = time.perf_counter()
         run(x)
         seconds.append(time.perf_counter() - begin)
-    lost = tcp_losses.now().since(before)
+    lost = tcp_losses.of_all(tcp_losses.now().since(before), comm)
     slowest = comm.all_reduce(tf.constant(seconds, tf.float64), op="max", purpose="seconds")
-    both = comm.all_reduce(tf.constant([lost.packets, lost.timeouts]), purpose="losses")
     return {
         "seconds": slowest.numpy().tolist(),
-        "packets sent again": int(both[0]),
-        "timeouts": int(both[1]),
+        "packets sent again": lost.packets,
+        "timeouts": lost.timeouts,
     }
 
 

@@ -4,10 +4,10 @@ import statistics
 
 from benchmarks.overlap.names import ALONE, GATHER_LAST, TUNED
 from benchmarks.report import environment_line, said, spread, table
+from tf_sparse_strategy.cluster.rate import PAYLOAD
 
 GOAL, BEHIND, TUNING = 0.93, 0.02, 0.98
 TOLERANCE = 1e-5
-PAYLOAD = 1448 / 1514  # of an Ethernet frame, by TCP
 
 
 def largest_speedup(forward: float, nbytes: int, workers: int, alpha: float, beta: float) -> float:

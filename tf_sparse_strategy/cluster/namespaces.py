@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, DEFAULT_TCP, shaper
+from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, shaper
 
 INTERFACE = "eth0"  # the name of a node's only link
 MOST_NODES = 250
@@ -182,7 +182,7 @@ class Network:
       ValueError: `nodes` or `buffer` is out of range, or the kernel does not know `tcp`.
     """
 
-    def __init__(self, nodes: int, rate: int, buffer: float, tcp: str = DEFAULT_TCP):
+    def __init__(self, nodes: int, rate: int, buffer: float, tcp: str):
         if not 1 <= nodes <= MOST_NODES:
             raise ValueError(f"nodes={nodes} is not between 1 and {MOST_NODES}.")
         queue = shaper(rate, buffer)

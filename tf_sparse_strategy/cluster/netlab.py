@@ -87,6 +87,10 @@ class Netlab(Network):
         self.buffer, self.tcp = buffer, tcp
         super().__init__(nodes, self.rate, buffer, tcp)
 
+    def __str__(self) -> str:
+        links = f"links of {self.rate / 1e6:g} Mbit/s, ports of {self.buffer * 1e3:g} ms, TCP {self.tcp}"
+        return f"{len(self.nodes)} nodes x {self.local} workers, {links}"
+
     def start(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, echo: bool = False
     ) -> Job:

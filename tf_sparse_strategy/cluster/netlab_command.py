@@ -77,7 +77,6 @@ def main(argv: list[str]) -> int:
         faults = [Fault.parse(kind, text) for kind in kinds for text in getattr(args, kind)]
         with Netlab(args.nodes, args.local, args.rate, args.buffer, args.tcp) as lab:
             result = lab.run(command, echo=True, faults=faults, grace=args.grace)
-            rate = lab.rate
     except (NetlabError, ImportError) as error:
         print(f"tss netlab: {error}", file=sys.stderr)
         return 1
@@ -85,9 +84,9 @@ def main(argv: list[str]) -> int:
         parser.error(str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    _summarize(args, rate, result)
+    _summarize(lab, args.grace, result)
     if args.json:
-        args.json.write_text(json.dumps(_report(args, rate, command, result), indent=1) + "\n")
+        args.json.write_text(json.dumps(_report(lab, command, result), indent=1) + "\n")
     return result.exit_code
 
 
@@ -95,13 +94,13 @@ def _leave(number, _):
     raise SystemExit(128 + number)  # on the way out everything is removed
 
 
-def _report(args, rate: int, command: list[str], result: Result) -> dict:
+def _report(lab: Netlab, command: list[str], result: Result) -> dict:
     report = {
-        "nodes": args.nodes,
-        "local": args.local,
-        "rate_bits_per_second": rate,
-        "buffer_seconds": args.buffer,
-        "tcp": args.tcp,
+        "nodes": len(lab.nodes),
+        "local": lab.local,
+        "rate_bits_per_second": lab.rate,
+        "buffer_seconds": lab.buffer,
+        "tcp": lab.tcp,
         "command": command,
         **dataclasses.asdict(result),
     }
@@ -110,24 +109,20 @@ def _report(args, rate: int, command: list[str], result: Result) -> dict:
     return report
 
 
-def _summarize(args, rate: int, result: Result) -> None:
+def _summarize(lab: Netlab, grace: float, result: Result) -> None:
     def say(text: str) -> None:
         print(f"[netlab] {text}", file=sys.stderr)
 
     for rank in result.ranks:
         if not rank.ended_by_itself:
             say(
-                f"rank {rank.rank} on {rank.node} still ran {args.grace:g} s after the first "
+                f"rank {rank.rank} on {rank.node} still ran {grace:g} s after the first "
                 "failure and was killed"
             )
         elif rank.exit_code:
             say(
                 f"rank {rank.rank} on {rank.node}: exit code {rank.exit_code} after {rank.seconds:.1f} s"
             )
-    say(
-        f"{args.nodes} nodes x {args.local} workers, links of {rate / 1e6:g} Mbit/s, "
-        f"ports of {args.buffer * 1e3:g} ms, TCP {args.tcp}: exit code {result.exit_code} after "
-        f"{result.seconds:.1f} s"
-    )
+    say(f"{lab}: exit code {result.exit_code} after {result.seconds:.1f} s")
     for link in result.links:
         say(f"{link.node}: sent {link.sent / 1e6:.2f} MB, received {link.received / 1e6:.2f} MB")

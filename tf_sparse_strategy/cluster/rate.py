@@ -6,6 +6,7 @@ import re
 DEFAULT_BUFFER = 0.05  # seconds of traffic
 # Linux's own congestion control, and so that of most cloud machines; not that of the machine at hand.
 DEFAULT_TCP = "cubic"
+PAYLOAD = 1448 / 1514  # the part of a link's rate that is left for data: of a full Ethernet frame, by TCP
 _LARGEST_QUEUE = 2**32 - 1  # bytes, in the kernel's shaper
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 

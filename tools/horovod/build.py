@@ -16,7 +16,8 @@ import zipfile
 from collections.abc import Iterable
 
 import sdist
-from edits import EDITS, Edit, EditError
+from edit import Edit, EditError
+from edits import EDITS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 DEFAULT_CACHE = pathlib.Path(os.environ.get("TSS_CACHE_DIR", REPOSITORY / ".cache")) / "horovod"

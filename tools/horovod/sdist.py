@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable
 
-from edits import Edit
+from edit import Edit
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
