@@ -12,7 +12,7 @@ from datacache import budget, order, statistics, version
 from datacache import memory as memory_level
 from datacache.local import LocalCopies
 from datacache.order import Order
-from datacache.pipeline import Loader, apply_augment, sample_spec, timed
+from datacache.pipeline import Loader, apply_augment, sample_spec
 from datacache.source import ImageFolder, Samples, TFRecords
 
 _FOREVER = (1 << 63) - 1
@@ -212,7 +212,7 @@ class DataCache:
         if epochs is None:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(_READY)
-        return timed(batches, self._name)
+        return native.timed(batches, self._name)
 
     def _examine(self, steps: range, plan: Order, rows: range) -> None:
         """Checks and maps what is in memory of the samples of some steps of one epoch."""

@@ -13,8 +13,8 @@ no file order survives. Then
 The rows are the unit of ownership. Worker p of P owns rows p, p + P, ...: the global batch does not depend
 on P, nor does a resumed run depend on anything but (seed, step).
 
-The permutations are TensorFlow's RandomIndexShuffle, a block cipher (Simon): any element in constant time, no
-buffer, not stateful (so that an iterator can be saved).
+The permutations are `custom_ops.permuted_index`: any element in constant time, no buffer, not stateful (so
+that an iterator can be saved).
 
 Source of the scheme: canonical nodes of MosaicML Streaming; partial exchange after Nguyen et al., Why
 Globally Re-shuffle? (IPDPS 2022).
@@ -26,8 +26,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from custom_ops.permutation.permutation import permuted_index
+
 SHUFFLES = ("local", "exchange", "global")
-# The last component of a permutation's seed: what it is for.
+_SEEDS = 1 << 62  # of augment_seeds, 31 bits in each of their numbers
+# What a permutation is for, a word of its key.
 _BASE, _ROW, _WINDOW, _ALL, _AUGMENT = range(5)
 
 
@@ -90,33 +93,9 @@ def check(order: Order) -> Order:
     return order
 
 
-def _mix(x):
-    """SplitMix64's finalizer: each bit of the result depends on each bit of x (uint64)."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        shifted = tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
-        x = tf.bitwise.bitwise_xor(x, shifted) * tf.constant(factor, tf.uint64)
-    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(31, tf.uint64)))
-
-
-def _key(seed: int, first, second, purpose: int):
-    """Three 32-bit words per element: the shuffle uses few bits of each, so they must all depend on all."""
-    golden = tf.constant(0x9E3779B97F4A7C15, tf.uint64)
-    state = tf.constant(seed * 8 + purpose, tf.uint64)
-    for word in (first, second):
-        state = _mix(state + golden) + tf.cast(word, tf.uint64)
-    one, other = _mix(state + golden), _mix(state + golden + golden)
-    high = tf.bitwise.right_shift(one, tf.constant(32, tf.uint64))
-    return tf.cast(tf.stack([one, high, other], -1), tf.uint32)
-
-
-def _permuted(index, seed: int, first, second, purpose: int, size):
+def _permuted(index, order: Order, size, purpose: int, first=0, second=0):
     """Elements `index` [n] of permutations of `size` elements; `first`, `second` and `size` may be [n]."""
-    index = tf.convert_to_tensor(index, tf.int64)
-    last = tf.broadcast_to(tf.cast(size, tf.int64) - 1, tf.shape(index))
-    # tf.random.experimental.index_shuffle takes vectors too, but pads their seeds along the wrong axis.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=index, seed=_key(seed, first, second, purpose), max_index=last, rounds=8
-    )
+    return permuted_index(index, size, key=[order.seed, purpose, first, second])
 
 
 def windows(order: Order) -> list[tuple[int, int]]:
@@ -134,7 +113,7 @@ def _exchanged(position, epoch, order: Order):
     window = tf.searchsorted(begins, position, side="right", out_type=tf.int64) - 1
     begin, size = tf.gather(begins, window), tf.gather(sizes, window)
     rounds = (tf.cast(epoch, tf.int64) + len(edges) - 1 - window) // len(edges)
-    moved = begin + _permuted(position - begin, order.seed, rounds, window, _WINDOW, size)
+    moved = begin + _permuted(position - begin, order, size, _WINDOW, rounds, window)
     return tf.where(rounds > 0, moved, position)
 
 
@@ -144,12 +123,12 @@ def member(row, turn, epoch, order: Order):
     turn = tf.cast(turn, tf.int64) + tf.zeros_like(row)
     samples, batch = order.samples, order.batch_size
     if order.shuffle == "global":
-        return _permuted(turn * batch + row, order.seed, epoch, 0, _ALL, samples)
+        return _permuted(turn * batch + row, order, samples, _ALL, epoch)
     members = (samples - 1 - row) // batch + 1
-    position = _permuted(turn, order.seed, epoch, row, _ROW, members) * batch + row
+    position = _permuted(turn, order, members, _ROW, epoch, row) * batch + row
     if order.shuffle == "exchange":
         position = _exchanged(position, epoch, order)
-    return _permuted(position, order.seed, 0, 0, _BASE, samples)
+    return _permuted(position, order, samples, _BASE)
 
 
 def rows_of(worker: int, workers: int, batch_size: int) -> range:
@@ -185,7 +164,7 @@ def batch_ids(step, order: Order, rows: range) -> tuple[tf.Tensor, tf.Tensor]:
     step = tf.cast(step, tf.int64)
     epoch, turn = step // order.steps_per_epoch, step % order.steps_per_epoch
     row = tf.range(rows.start, rows.stop, rows.step, tf.int64)
-    if not order.drop_remainder:
+    if order.samples % order.batch_size and not order.drop_remainder:
         row = tf.boolean_mask(row, turn * order.batch_size + row < order.samples)
     return member(row, turn, epoch, order), epoch
 
@@ -201,7 +180,8 @@ def ids_of(steps: range, order: Order, rows: range) -> tf.Tensor:
 
 def augment_seeds(ids: tf.Tensor, epoch, order: Order) -> tf.Tensor:
     """A seed for each sample of a batch, another in each epoch: int64 [b, 2], for `tf.random.stateless_*`."""
-    return tf.cast(_key(order.seed, epoch, ids, _AUGMENT)[:, :2], tf.int64)
+    seeds = _permuted(ids, order, _SEEDS, _AUGMENT, epoch)
+    return tf.stack([seeds // (1 << 31), seeds % (1 << 31)], 1)
 
 
 def exchanged_window(epoch: int, order: Order) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -218,7 +198,7 @@ def exchanged_window(epoch: int, order: Order) -> tuple[tf.Tensor, tf.Tensor, tf
 
     def samples(at):
         base = _exchanged(positions, tf.constant(at, tf.int64), order)
-        return _permuted(base, order.seed, 0, 0, _BASE, order.samples)
+        return _permuted(base, order, order.samples, _BASE)
 
     return positions % order.batch_size, samples(epoch - 1), samples(epoch)
 

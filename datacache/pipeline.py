@@ -85,22 +85,6 @@ class Loader:
         return tf.nest.pack_sequence_as(self.spec, flat)
 
 
-def timed(batches: tf.data.Dataset, cache: str) -> tf.data.Dataset:
-    """The same, and counts how long those who iterate wait for batches (`native.waits`).
-
-    Scans, not maps: tf.data may run maps ahead, and then the clock would tell nothing. Where decoding takes
-    all of TensorFlow's threads the clock is read late, and less is counted.
-    """
-    nothing = tf.constant(0, tf.int64)
-    asked = tf.data.Dataset.counter().scan(nothing, lambda state, step: (state, native.asked(step)))
-
-    def delivered(state, pair):
-        when, batch = pair
-        return native.waited(cache, when), batch
-
-    return tf.data.Dataset.zip((asked, batches)).scan(nothing, delivered)
-
-
 def apply_augment(augment: Callable, batch: Any, seeds: tf.Tensor) -> Any:
     """Calls a user's function with the components of a batch, and with `seed=` if it takes that."""
     arguments = batch if isinstance(batch, tuple) else (batch,)

@@ -1,7 +1,7 @@
 """Samples in shared memory, and files read through local copies; thin wrappers of the operations.
 
-`gather`, `put`, `fetch`, `keep`, `read`, `asked` and `waited` are for pipelines: not stateful, so that
-iterators stay possible to save. The others are called eagerly. The store's layout and what it promises:
+`gather`, `put`, `fetch`, `keep`, `read` and `timed` are for pipelines: not stateful, so that iterators stay
+possible to save. The others are called eagerly. The store's layout and what it promises:
 store.h. CPU only; no gradients.
 """
 
@@ -124,14 +124,12 @@ def keep(path: str, sample: tf.Tensor, data: tf.Tensor, decoded_path: str) -> tf
     return _ops().datacache_keep(id=sample, data=data, path=path, decoded_path=decoded_path)
 
 
-def asked(step: tf.Tensor) -> tf.Tensor:
-    """The time at which a pipeline is asked for a batch, microseconds."""
-    return _ops().datacache_asked(step=step)
-
-
-def waited(cache: str, asked: tf.Tensor) -> tf.Tensor:
-    """Adds the time since `asked` to the waits for a cache; returns `asked`, to be used."""
-    return _ops().datacache_waited(asked=asked, cache=cache)
+def timed(batches: tf.data.Dataset, cache: str) -> tf.data.Dataset:
+    """The same, and counts how long those who iterate wait for batches (`waits`)."""
+    variant = _ops().datacache_timed_dataset(tf.data.experimental.to_variant(batches), cache=cache)
+    same = tf.data.experimental.from_variant(variant, batches.element_spec)
+    same.batches = batches  # whose Python functions must live as long
+    return same
 
 
 def waits(cache: str) -> tuple[int, int]:

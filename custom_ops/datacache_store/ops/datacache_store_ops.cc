@@ -104,18 +104,12 @@ REGISTER_OP("DatacacheKeep")
     .SetShapeFn(shape_inference::ScalarShape)
     .Doc("Stores a sample of any length if there is room, and none for it in the store of decoded ones.");
 
-REGISTER_OP("DatacacheAsked")
-    .Input("step: int64")
-    .Output("asked: int64")
-    .SetShapeFn(shape_inference::ScalarShape)
-    .Doc("Microseconds on a clock, when a pipeline is asked for the batch of a step.");
-
-REGISTER_OP("DatacacheWaited")
-    .Input("asked: int64")
-    .Output("same_asked: int64")
+REGISTER_OP("DatacacheTimedDataset")
+    .Input("input_dataset: variant")
+    .Output("handle: variant")
     .Attr("cache: string")
     .SetShapeFn(shape_inference::ScalarShape)
-    .Doc("Adds to a cache's waits the time since DatacacheAsked.");
+    .Doc("The same elements; adds to a cache's waits how long they took to come.");
 
 REGISTER_OP("DatacacheWaitStats")
     .Output("numbers: int64")

@@ -1,0 +1,1 @@
+"""Pseudo-random permutations, one element at a time."""

@@ -1,0 +1,39 @@
+"""Pseudo-random permutations whose elements are computed one by one, without a buffer or a state."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from custom_ops.library import library
+
+_ops = library(__file__)
+
+
+def permuted_index(index: tf.Tensor, size: tf.Tensor | int, key: Sequence[tf.Tensor | int]) -> tf.Tensor:
+    """Where elements go under pseudo-random permutations of [0, size), which a key chooses.
+
+    A Feistel network of 16 rounds and more over ceil(log2 size) bits, walked until it is within [0, size). It
+    serves to shuffle, not to keep secrets. CPU only; no gradient. Cost: some tens of ns for each element,
+    whatever the size. `tf.random.experimental.index_shuffle` permutes 2^16 elements at least, and so walks
+    2^16 / size times where they are few.
+
+    Args:
+      index: int64 [n], each in [0, size).
+      size: 1 to 2^62: int64, one for all or [n].
+      key: words that choose the permutation: int64 each, one for all or [n].
+
+    Returns:
+      int64 [n].
+
+    Raises:
+      tf.errors.InvalidArgumentError: an index is not in [0, size).
+      ValueError: shapes differ.
+
+    Example:
+      >>> sorted(permuted_index(tf.range(5, dtype=tf.int64), 5, key=[1, 2]).numpy().tolist())
+      [0, 1, 2, 3, 4]
+
+    Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), sections 4 and 5.
+    """
+    words = [tf.cast(word, tf.int64) for word in key]
+    return _ops().permuted_index(index=tf.cast(index, tf.int64), size=tf.cast(size, tf.int64), key=words)
