@@ -1,0 +1,53 @@
+"""Every recipe, by the command of its README: one process, and two nodes of an emulated cluster."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.lab_help import ENVIRONMENT, require_namespaces
+from tf_sparse_strategy.cluster import Netlab
+
+WORDS = ["--size=tiny", "--synthetic", "--synthetic_steps=3", "--epochs=1", "--global_batch_size=8"]
+RECIPES = {
+    "digits": ["--phases=8:1", "--nocheck"],
+    "resnet50": [
+        *("--recipe=tiny", "--phases=32:1:32,48:1:16:0.5:rect"),
+        *("--warm_up_epochs=0.5", "--sparse_epochs=1"),
+    ],
+    "language_model": WORDS,
+    "gnmt": WORDS,
+    "transformer": WORDS,
+    "bert": WORDS,
+}
+
+
+def command(recipe, directory):
+    return [sys.executable, "-m", f"examples.{recipe}.main", f"--output_dir={directory}", *RECIPES[recipe]]
+
+
+def reported(text):
+    """What a run prints at its end, by name."""
+    lines = [line.split("  ", 1) for line in text.splitlines() if "  " in line]
+    return {name: value.strip() for name, value in lines}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_runs_alone(recipe, tmp_path):
+    run = subprocess.run(
+        command(recipe, tmp_path), env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert reported(run.stdout)["workers"] == "1"
+    assert reported(run.stdout)["bytes on the wire"].startswith("0 ")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_runs_on_two_nodes(recipe, tmp_path):
+    require_namespaces()
+    with Netlab(nodes=2, local=1, rate="200mbit") as lab:
+        result = lab.run(command(recipe, tmp_path), env=ENVIRONMENT, timeout=200)
+    assert result.exit_code == 0, "\n".join(rank.stderr for rank in result.ranks)
+    assert reported(result.ranks[0].stdout)["workers"] == "2"
+    assert not reported(result.ranks[1].stdout), "only rank 0 reports"
+    assert all(link.sent > 10_000 for link in result.links)
