@@ -297,7 +297,10 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 if not begins:
                     return fn(*args, **kwargs)
                 self._begin_step(args, batch)
-                with _step_of(self.chunked), _step_of(self.delayed, ahead and ahead.following):
+                following = ahead and ahead.following
+                with _step_of(self.chunked) as weights, _step_of(self.delayed, following):
+                    if self.delayed is not None:
+                        self.delayed.note_arrival(weights or [])
                     return fn(*args, **kwargs)
         finally:
             self._local.__dict__.clear()

@@ -204,7 +204,7 @@ class _Exchange:
         exchanged = self._exchanged()(*gathered)
         exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
         if self.delayed is not None:
-            self.delayed.note_lookup(exchanged)
+            self.delayed.note_arrival(exchanged)
         return exchanged
 
     def _exchanged(self):

@@ -86,8 +86,12 @@ class ChunkedUpdate:
 
     # ---- in a step ------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Gathers the weights, in the order of the forward pass, if chunks are ahead."""
+    def begin(self) -> list[tf.Tensor]:
+        """Gathers the weights, in the order of the forward pass, if chunks are ahead.
+
+        Returns:
+          Tensors that are there when the last weights are.
+        """
         self._find_slots()
         state = self._state.read_value()
         ahead = tf.equal(state, _AHEAD)
@@ -98,6 +102,7 @@ class ChunkedUpdate:
             with tf.control_dependencies(before):
                 before = [tf.cond(ahead, self._gathering(pairs, number), _nothing)]
         self._state.assign(tf.where(ahead, _GATHERED, state))
+        return before
 
     def update(
         self, gradients: Sequence, variables: Sequence, learning_rate: Any, others: tf.Tensor | float = 0.0

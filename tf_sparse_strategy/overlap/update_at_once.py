@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+import tensorflow as tf
+
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding.partition import ChunkPartition
 from tf_sparse_strategy.overlap.update import ChunkedUpdate, key
@@ -17,8 +19,9 @@ class UpdateAtOnce(ChunkedUpdate):
 
     leaves_behind = False
 
-    def begin(self) -> None:
+    def begin(self) -> list[tf.Tensor]:
         """Nothing: the weights are there."""
+        return []
 
     def update(self, gradients, variables, learning_rate, others=0.0):
         """As its parent's."""

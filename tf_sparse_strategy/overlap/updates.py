@@ -184,8 +184,12 @@ class ChunkedUpdates:
     # ---- a step ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def step_under_way(self) -> Iterator[None]:
-        """A step of this worker: begins by gathering the weights if chunks are ahead of them."""
+    def step_under_way(self) -> Iterator[list[tf.Tensor]]:
+        """A step of this worker: begins by gathering the weights if chunks are ahead of them.
+
+        Yields:
+          Tensors that are there when all weights are.
+        """
         updates = [u for u in self._updates if u.is_ready]
         known = tf.debugging.assert_less_equal(
             self._last.read_value(), max((u.number for u in updates), default=0),
@@ -193,10 +197,9 @@ class ChunkedUpdates:
             "weights. Call strategy.synchronize() on all workers before it.",
         )  # fmt: skip
         with tf.control_dependencies([] if known is None else [known]):
-            for update in updates:
-                update.begin()
+            gathered = [tensor for update in updates for tensor in update.begin()]
         with self.step.under_way(updates):
-            yield
+            yield gathered
 
     @tf.autograph.experimental.do_not_convert
     def apply(

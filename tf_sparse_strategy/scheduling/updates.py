@@ -80,7 +80,7 @@ class DelayedUpdates:
     def step_under_way(self, following: Any) -> Iterator[None]:
         """A step, after which this worker's inputs will be `following`; None if that is not known."""
         model = getattr(self._local, "model", None)
-        self._local.announced, self._local.reason, self._local.looked_up = {}, None, []
+        self._local.announced, self._local.reason, self._local.received = {}, None, []
         if model is None:
             self._local.reason = "the train_step is not keras.Model's own"
         elif following is None:
@@ -90,7 +90,7 @@ class DelayedUpdates:
         try:
             yield
         finally:
-            self._local.announced, self._local.reason, self._local.looked_up = {}, None, None
+            self._local.announced, self._local.reason, self._local.received = {}, None, None
 
     def _announced(self, model, following):
         optimizer, tables, ids_of = self._plans.get(model, (None, [], None))
@@ -124,10 +124,10 @@ class DelayedUpdates:
         self.of(table).looked_up_within = True
         return None
 
-    def note_lookup(self, rows: list[tf.Tensor]) -> None:
-        """The step's delayed rows are to leave after these have arrived."""
-        if getattr(self._local, "looked_up", None) is not None:
-            self._local.looked_up += rows
+    def note_arrival(self, received: list[tf.Tensor]) -> None:
+        """The step's delayed rows are to leave after these have arrived: what the forward pass waits for."""
+        if getattr(self._local, "received", None) is not None:
+            self._local.received += received
 
     @tf.autograph.experimental.do_not_convert
     def delay(self, pairs: list, gradients: list) -> list:
@@ -141,8 +141,8 @@ class DelayedUpdates:
           The same pairs, with fewer rows in gradients of tables.
         """
         graph = tf.compat.v1.get_default_graph()
-        looked_up = getattr(self._local, "looked_up", None) or []
-        arrived = [x for x in looked_up if tf.executing_eagerly() or x.graph is graph]
+        received = getattr(self._local, "received", None) or []
+        arrived = [x for x in received if tf.executing_eagerly() or x.graph is graph]
         reason = getattr(self._local, "reason", None)
         if reason is not None and any(slices.of(v) is not None for _, v in pairs):
             logging.log_first_n(logging.WARNING, "delay_rows: all rows are updated at once: %s.", 1, reason)
