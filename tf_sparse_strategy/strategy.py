@@ -28,8 +28,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     stay identical. Launched plainly, `python train.py` is the one-worker case of the same code.
 
     Args:
-      communication: how gradients are summed: "dense" (default), "torus2d", "auto", or an instance from
-        `tss.communication`.
+      communication: how gradients are summed: the name of a scheme of `tss.communication` in lower case, such
+        as "dense" (default), "torus2d" or "auto", or an instance.
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
         are on their way while the first layers still compute. Default 32 MiB: smaller buckets start
         earlier, but each waits for all workers to be ready (benchmarks/dense_training).

@@ -36,7 +36,7 @@ END
 sysctl --quiet --load /etc/sysctl.d/90-tss.conf
 timedatectl set-ntp true # clocks that agree: logs and traces of several VMs line up
 
-# The project, once, with what it needs; an image of your own saves the minutes.
+# tf_sparse_strategy, once, with what it needs, from the git URL in REPOSITORY; an image of your own saves the minutes.
 if [[ -n ${REPOSITORY:-} && ! -d /opt/project ]]; then
     apt-get update
     apt-get install --yes git make
