@@ -30,7 +30,7 @@ import tensorflow as tf
 from custom_ops.datacache_store import datacache_store as native
 from datacache import budget, directories
 
-FORMAT = 2
+FORMAT = 3  # of files, and of the order that decides which samples a node keeps
 _FILES = ("store", "encoded", "limit", "about.json")
 _PAGE = 4096
 _log = logging.getLogger("datacache")

@@ -62,7 +62,7 @@ class Order(NamedTuple):
 
 
 def whole(name: str, value) -> int:
-    """An argument as Python's int, in which keys are computed: NumPy's would overflow.
+    """An argument as Python's int: NumPy's would overflow.
 
     Raises:
       TypeError: it is no whole number.
@@ -118,7 +118,7 @@ def _exchanged(position, epoch, order: Order):
 
 
 def member(row, turn, epoch, order: Order):
-    """The sample that row b's `turn`-th step of an epoch shows; vectors welcome."""
+    """The samples that the `turn`-th step of an epoch shows in rows `row`, [n]; turn and epoch may be [n]."""
     row = tf.cast(row, tf.int64)
     turn = tf.cast(turn, tf.int64) + tf.zeros_like(row)
     samples, batch = order.samples, order.batch_size

@@ -67,6 +67,17 @@ def test_waiting_for_a_slow_source_is_counted(shm):
     assert seconds / 2 < cache.stats()["stall_seconds"] <= seconds
 
 
+def test_a_slow_consumer_waits_for_nothing(pattern, shm, tmp_path):
+    """What it does not ask for is not waited for, nor counted."""
+    cache = help_.cache(pattern, shm, tmp_path / "local")
+    batches = iter(cache.dataset(16))
+    for _ in range(8):
+        next(batches)
+        time.sleep(0.05)
+    assert cache.stats()["batches"] == 8
+    assert cache.stats()["stall_seconds"] < 0.2
+
+
 @pytest.mark.parametrize("shuffle", ["local", "global"])
 def test_warm_reads_a_workers_part(shuffle, pattern, shm, capsys):
     """Then its first epoch finds everything, with "local" every epoch."""

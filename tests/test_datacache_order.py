@@ -127,7 +127,7 @@ def test_permutations_are_uniform():
 
 
 def test_permutations_are_those_of_the_seed():
-    """Fixed for good: a run that another version began would go on in another order."""
+    """A run that another version began would go on in another order: never without a new `memory.FORMAT`."""
     plan = Order(10, 5, seed=7)
     assert np.concatenate(batches(plan, 1)).tolist() == [2, 5, 7, 9, 6, 8, 3, 4, 1, 0]
     exchanged = plan._replace(shuffle="exchange", fraction=0.5)

@@ -20,7 +20,7 @@ def test_permutes(size):
 
 
 def test_is_what_it_was():
-    """As in the C++ test: fixed for good."""
+    """As in the C++ test."""
     assert permuted(range(10), 10, [7]) == [6, 1, 9, 2, 8, 5, 7, 3, 0, 4]
 
 
@@ -44,6 +44,11 @@ def test_none():
 def test_what_no_permutation_has_is_refused(index, size):
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"index\[0\] is {index[0]} of .* {size}"):
         permuted(index, size, [1])
+
+
+def test_what_is_not_whole_is_refused():
+    with pytest.raises(TypeError, match="float32"):
+        custom_ops.permuted_index(tf.constant([0.5]), 5, [1])
 
 
 def test_shapes():

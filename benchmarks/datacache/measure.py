@@ -126,7 +126,7 @@ def gather(edge: int, images: int, rounds: int) -> dict:
         cache = _synthetic(directory, edge, images)
         cache.warm(progress=False)
         order = np.random.default_rng(1).permutation(images).reshape(-1, GATHERED)
-        batches = cache.dataset(GATHERED).take(steps)
+        batches = cache.dataset(GATHERED, epochs=PASSES)
         source = np.full([images, edge * edge * 3], 1, np.uint8)
         targets = np.full([HELD, GATHERED, edge * edge * 3], 1, np.uint8)
 

@@ -148,7 +148,7 @@ def render(results: dict) -> str:
     parts.append(_later(results))
     parts.append(
         "### Batches from memory\n\nGB/s of one process: a dataset's batches of 256 samples in random order, "
-        "and memcpy() of the same samples from an array into batches whose memory is there already: several "
+        "and memcpy() of as many samples from an array into batches whose memory is there already: several "
         "in turn, as a pipeline makes them, or always the same one, which the processor's cache may hold."
     )
     parts.append(_gather(results))

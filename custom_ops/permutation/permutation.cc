@@ -4,7 +4,7 @@ namespace permutation {
 namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
-// With fewer, what becomes of three elements together is not uniform; nor, of up to eight elements, their order.
+// With fewer, three elements' places are not independent, and up to eight elements' orders not equally frequent.
 uint64_t RoundsFor(int bits) { return bits <= 3 ? 40 : 16; }
 
 uint64_t Mix(uint64_t x) {

@@ -2,7 +2,8 @@
 //
 // The b = ceil(log2 size) bits of an index are cut into halves. Each round adds to one half, modulo 2, a hash of
 // the other and of the key: undone by the same round, so that any number of rounds permutes [0, 2^b). Where that
-// leads outside [0, size) it is applied again, less than twice on average.
+// leads outside [0, size) it is applied again, less than twice on average. Enough to shuffle by: places of a few
+// elements are independent. But of 16, 32, 64, ... elements the orders are the even ones, half of all.
 //
 // Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), section 4 and 5; the hash is
 // SplitMix64's finalizer (Steele, Lea, Flood, OOPSLA 2014).

@@ -26,8 +26,8 @@ def permuted_index(index: tf.Tensor, size: tf.Tensor | int, key: Sequence[tf.Ten
       int64 [n].
 
     Raises:
-      tf.errors.InvalidArgumentError: an index is not in [0, size).
-      ValueError: shapes differ.
+      tf.errors.InvalidArgumentError: an index is not in [0, size), or shapes differ (in a graph: ValueError).
+      TypeError: something is not a whole number.
 
     Example:
       >>> sorted(permuted_index(tf.range(5, dtype=tf.int64), 5, key=[1, 2]).numpy().tolist())
@@ -35,5 +35,11 @@ def permuted_index(index: tf.Tensor, size: tf.Tensor | int, key: Sequence[tf.Ten
 
     Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), sections 4 and 5.
     """
-    words = [tf.cast(word, tf.int64) for word in key]
-    return _ops().permuted_index(index=tf.cast(index, tf.int64), size=tf.cast(size, tf.int64), key=words)
+    return _ops().permuted_index(index=_whole(index), size=_whole(size), key=[_whole(word) for word in key])
+
+
+def _whole(x):
+    x = tf.convert_to_tensor(x, None if tf.is_tensor(x) else tf.int64)
+    if not x.dtype.is_integer:
+        raise TypeError(f"permuted_index: {x.dtype.name} where whole numbers are wanted.")
+    return tf.cast(x, tf.int64)

@@ -5,11 +5,11 @@ from examples.text.settings import TextSettings
 RECIPES = {
     "laptop": TextSettings(
         size="laptop",
-        epochs=4,
+        epochs=10,
         global_batch_size=64,
-        learning_rate=2e-3,
+        learning_rate=5e-3,
         output_dir="build/gnmt",
-        goal=200.0,
+        goal=90.0,  # README: what three seeds reached
     ),
     # 128 sentences on each of 4 workers; real ones are in a file: --nosynthetic --text=FILE.
     "paper": TextSettings(

@@ -15,6 +15,7 @@ from tests.multiprocess.delayed_runs import (
     batches,
     compare,
     lazy_adam,
+    one_table,
     pair,
     trained,
     zipf,
@@ -72,6 +73,25 @@ def test_together_with_dear(comm, expected):
     delayed, waited = trained(tss.SparseStrategy(overlap=tss.overlap.DeAR(), delay_rows=True))
     assert waited
     oracle.assert_same(delayed, expected, rtol=0, atol=0)
+
+
+def test_functions_within_eager_steps(comm):
+    """DeAR has then gathered eagerly what the function reads."""
+    results = []
+    for options in ({}, {"overlap": tss.overlap.DeAR(), "delay_rows": True}):
+        keras.utils.set_random_seed(5)
+        strategy = tss.SparseStrategy(**options)
+        with strategy.scope():
+            model = embedding_models.start(one_table(tss.layers.ShardedEmbedding))
+            model.compile(lazy_adam(), "mse")
+            model.optimizer.build(model.trainable_variables)
+        step = tf.function(model.train_step, autograph=False)
+        for x, y in strategy.experimental_distribute_dataset(batches(zipf(12), shuffled=False)):
+            strategy.run(step, args=((x, y),))
+        strategy.synchronize()
+        results.append(model.get_weights())
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_files_and_custom_loops(strategies, shared_tmp):

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.delayed_runs import adversarial, pair, trained
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.overlap.update import ChunkedUpdate
 from tf_sparse_strategy.scheduling.early import EarlyRows
 
 pytestmark = pytest.mark.usefixtures("partners")
@@ -48,8 +50,9 @@ def before(tensor):
     return found
 
 
-def test_nothing_holds_them_up(strategies, monkeypatch):
-    """What early rows need is there before the backward pass; what the gradients need is not."""
+@pytest.fixture
+def sent(monkeypatch):
+    """(what is sent, splits, received) of all-to-alls in graphs, by purpose."""
     sent, original = {}, Collectives.all_to_all
 
     def noted(comm, x, splits=None, purpose="value", **options):
@@ -59,6 +62,11 @@ def test_nothing_holds_them_up(strategies, monkeypatch):
         return received
 
     monkeypatch.setattr(Collectives, "all_to_all", noted)
+    return sent
+
+
+def test_nothing_holds_them_up(strategies, sent):
+    """What early rows need is there before the backward pass; what the gradients need is not."""
     trained(strategies[1])
     for rows, splits, received in sent["embedding_early"]:
         graph = [(x, g) for x, _, g in sent["embedding_gradients"] if x.graph is rows.graph]
@@ -67,6 +75,22 @@ def test_nothing_holds_them_up(strategies, monkeypatch):
             assert message.op.name not in before(received)
             assert received.op.name not in before(gradients)
         assert {rows.op.name, splits.op.name} <= before(received)  # `before` finds something
+
+
+def test_weights_that_dear_gathers_go_first(comm, sent, monkeypatch):
+    """The forward pass waits for them, and not for early rows."""
+    gathered, original = [], ChunkedUpdate.begin
+
+    def noted(update):
+        tensors = original(update)
+        gathered.extend(x for x in tensors if tf.is_symbolic_tensor(x))
+        return tensors
+
+    monkeypatch.setattr(ChunkedUpdate, "begin", noted)
+    trained(tss.SparseStrategy(overlap=tss.overlap.DeAR(), delay_rows=True))
+    for _, _, received in sent["embedding_early"]:
+        weights = {x.op.name for x in gathered if x.graph is received.graph}
+        assert weights and weights <= before(received)
 
 
 class Writes(keras.callbacks.Callback):

@@ -142,7 +142,8 @@ class DelayedUpdates:
         """
         graph = tf.compat.v1.get_default_graph()
         received = getattr(self._local, "received", None) or []
-        arrived = [x for x in received if tf.executing_eagerly() or x.graph is graph]
+        # What arrived in an eager step that has called this function is there.
+        arrived = [x for x in received if tf.is_symbolic_tensor(x) and x.graph is graph]
         reason = getattr(self._local, "reason", None)
         if reason is not None and any(slices.of(v) is not None for _, v in pairs):
             logging.log_first_n(logging.WARNING, "delay_rows: all rows are updated at once: %s.", 1, reason)

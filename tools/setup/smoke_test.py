@@ -31,6 +31,9 @@ def main() -> None:
     total, _ = custom_ops.sum_entries([[[1.0, 2.0]]], [[[2, 0]]], length=3)
     assert total.numpy().tolist() == [2, 0, 1], f"custom_ops.sum_entries gives {total}"
 
+    places = custom_ops.permuted_index([0, 1, 2], 3, key=[1])
+    assert sorted(places.numpy().tolist()) == [0, 1, 2], f"custom_ops.permuted_index gives {places}"
+
     keras.utils.set_random_seed(0)
     features = np.random.normal(size=(64, 4)).astype("float32")
     targets = features @ np.array([[1.0], [-2.0], [0.5], [3.0]], "float32")

@@ -30,8 +30,7 @@ Waits& WaitsOf(const std::string& cache) {
   return *waits;
 }
 
-// Hands on the elements of another dataset, and counts how long it waits for them. In C++: two functions of
-// tf.data that read a clock would take as long for each batch as half a megabyte of it takes to copy.
+// Hands on the elements of another dataset, and counts how long it waits for them.
 class TimedDatasetOp : public UnaryDatasetOpKernel {
  public:
   explicit TimedDatasetOp(OpKernelConstruction* context) : UnaryDatasetOpKernel(context) {

@@ -104,6 +104,8 @@ REGISTER_OP("DatacacheKeep")
     .SetShapeFn(shape_inference::ScalarShape)
     .Doc("Stores a sample of any length if there is room, and none for it in the store of decoded ones.");
 
+// Without the usual attributes output_types and output_shapes: with them tf.data would put a prefetch behind it, whose
+// thread would wait instead of the consumer.
 REGISTER_OP("DatacacheTimedDataset")
     .Input("input_dataset: variant")
     .Output("handle: variant")
