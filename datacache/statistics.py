@@ -19,9 +19,8 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
       For each level (`memory`, `local`, `original`; `encoded` if there is one):
       `<level>_hit_rate`: of what was asked of it, but for `original`, which has all; `<level>_bytes`;
       `<level>_seconds` of reading, all threads together; `<level>_bytes_per_second`, their quotient: how fast
-      it is for one thread. `stall_seconds`: waiting of those who iterate over datasets, for `batches`, too
-      little where decoding takes all of TensorFlow's threads, since the clock then has none. And counts of
-      what happened.
+      it is for one thread. `stall_seconds`: waiting of those who iterate over datasets, for `batches`. And
+      counts of what happened.
     """
     read = native.read_stats()
     batches, waited = native.waits(cache)
