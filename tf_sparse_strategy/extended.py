@@ -297,10 +297,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 if not begins:
                     return fn(*args, **kwargs)
                 self._begin_step(args, batch)
-                following = ahead and ahead.following
-                with _step_of(self.chunked) as weights, _step_of(self.delayed, following):
-                    if self.delayed is not None:
-                        self.delayed.note_arrival(weights or [])
+                with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
                     return fn(*args, **kwargs)
         finally:
             self._local.__dict__.clear()

@@ -77,10 +77,13 @@ class DelayedUpdates:
             self._local.model = outer
 
     @contextlib.contextmanager
-    def step_under_way(self, following: Any) -> Iterator[None]:
-        """A step, after which this worker's inputs will be `following`; None if that is not known."""
+    def step_under_way(self, following: Any, weights: list[tf.Tensor] | None) -> Iterator[None]:
+        """A step, after which this worker's inputs will be `following`; None if that is not known.
+
+        Its delayed rows are to leave after `weights` have arrived.
+        """
         model = getattr(self._local, "model", None)
-        self._local.announced, self._local.reason, self._local.received = {}, None, []
+        self._local.announced, self._local.reason, self._local.received = {}, None, list(weights or [])
         if model is None:
             self._local.reason = "the train_step is not keras.Model's own"
         elif following is None:
