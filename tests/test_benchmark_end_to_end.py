@@ -63,6 +63,14 @@ def test_seconds_until_an_accuracy():
     assert sparse.startswith("| HiTopK | 2 (1 of 2 never) |")
 
 
+def test_accuracy_may_be_two_points_behind():
+    curves = results()["learning"]
+    curves[HITOPK][0][-1][2] = 0.95  # the ends' means are 97 and 95.5
+    assert "HiTopK is 1.5 points behind Dense (goal 2 at most: reached)" in tables.accuracy_verdict(curves)
+    curves[HITOPK][0][-1][2] = 0.93
+    assert "2.5 points behind Dense (goal 2 at most: missed)" in tables.accuracy_verdict(curves)
+
+
 def test_a_projection_knows_its_rate_and_its_errors():
     measured = LinkModel(**LINKS)
     links = projection.links_of(measured, 200e6)

@@ -67,6 +67,7 @@ def test_all_to_alls_and_what_is_made_of_them_start_later():
         **{(name, group): 1 for name in everywhere for group in ("GLOBAL", "LOCAL", "CROSS")},
         **{("all_gather", group): 1 for group in ("LOCAL", "CROSS")},
         **{("all_reduce", group): 2 for group in ("LOCAL", "CROSS")},
+        ("reduce_scatter", "GLOBAL"): 2,
         **{(name, "GLOBAL"): 0 for name in ("all_gather", "all_reduce", "broadcast")},
     }
 
@@ -155,6 +156,12 @@ def test_groups_by_hand():
         1e15 + 2e12 + 2 * 200 * 1e4, Bytes(cross=200), messages=Bytes(cross=1)
     )
     assert cost_model.all_gather(topology, 400, MODEL, Group.LOCAL).seconds == 1e15 + 2e12 + 400
+    # A node's sum crosses its link once; flat, each worker's part would, as where nodes differ.
+    assert cost_model.reduce_scatter(topology, 400, MODEL) == Cost(
+        2 * (1e15 + 2e12) + 200 + 2 * 100 * 1e4, Bytes(200, 100), messages=Bytes(1, 1)
+    )
+    uneven = Topology((0, 0, 1), 0)
+    assert cost_model.reduce_scatter(uneven, 300, MODEL) == cost_model.all_to_all(uneven, 300, MODEL)
     twice = cost_model.all_reduce(topology, 400, MODEL, Group.CROSS)
     assert twice == Cost(2 * (1e15 + 2e12 + 400 * 1e4), Bytes(cross=400), messages=Bytes(cross=2))
 

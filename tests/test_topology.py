@@ -61,6 +61,26 @@ def test_is_trivial_for_all_or_for_none(nodes, trivial):
         assert {group for group in Group if topology.is_trivial(group)} == trivial
 
 
+@pytest.mark.parametrize(
+    "nodes, columns",
+    [
+        (TWO_BY_TWO, (0, 2, 1, 3)),
+        (ROUND_ROBIN, (0, 1, 2, 3)),
+        ((0, 1, 1, 0), (0, 1, 2, 3)),  # the second column begins on the other node
+        ((0, 0, 0, 1, 1, 1), (0, 3, 1, 4, 2, 5)),
+    ],
+)
+def test_columns_of_nodes_of_equal_size(nodes, columns):
+    for topology in everyone(nodes):
+        assert topology.is_nested
+        assert topology.by_column() == columns
+
+
+@pytest.mark.parametrize("nodes", [(0,), (0, 0), (0, 1), UNEVEN])
+def test_nested_is_more_than_nodes_and_more_than_workers(nodes):
+    assert not any(topology.is_nested for topology in everyone(nodes))
+
+
 def test_node_keys_are_numbered_by_first_appearance():
     topology = Topology.from_node_keys(["b", "a", "b", "c"], rank=2)
     assert topology == Topology(nodes=(0, 1, 0, 2), rank=2)

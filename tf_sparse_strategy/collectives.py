@@ -4,8 +4,9 @@ Every worker must call the same methods in the same order. LOCAL and CROSS group
 Horovod's global all-to-all with empty splits outside the group: no process sets, which must be
 known before `hvd.init`, negotiate one by one, turn a dead peer into an abort, and have returned
 wrong reduce-scatters. (Their small all-gathers and all-reduces are faster.) A reduce-scatter is an
-all-to-all and a local sum: Horovod's own is several times slower on Gloo and is never cached.
-Measured in docs/group_collectives.md.
+all-to-all and a local sum: Horovod's own is several times slower on Gloo and is never cached. Over all
+workers it is two, first within the nodes: else each worker of a node would send its own contribution to the
+other nodes, G times the bytes over the node's one link. Measured in docs/group_collectives.md.
 
 Cost of one call with n bytes per worker, S workers in the group (see traffic.py):
 
@@ -13,7 +14,7 @@ Cost of one call with n bytes per worker, S workers in the group (see traffic.py
 |-------------------------|---------------------|-----------------------|
 | all_reduce GLOBAL       | 2(P-1)              | 2n(P-1)/P             |
 | all_reduce LOCAL, CROSS | 2(S-1)              | 2n(S-1)/S             |
-| reduce_scatter          | S-1                 | n(S-1)/S              |
+| reduce_scatter          | S-1; by nodes G+M-2 | n(S-1)/S              |
 | all_gather              | S-1                 | n(S-1)                |
 | all_to_all              | S-1                 | n(S-1)/S              |
 | broadcast GLOBAL        | <= ceil(log2 P)     | <= n ceil(log2 P)     |
@@ -170,7 +171,8 @@ class Collectives:
         """Sums `x` [n] over the group and returns this worker's shard [ceil(n/S)].
 
         Worker i of the group owns elements [i c, (i+1) c), c = ceil(n/S); the last shards are
-        padded with zeros when S does not divide n. Contributions are added in rank order.
+        padded with zeros when S does not divide n. Contributions are added in rank order; where equally
+        many workers, more than one, are on each of several nodes, those of a node first.
 
         Raises:
           TypeError: the dtype has no exact carrier.
@@ -188,8 +190,13 @@ class Collectives:
         n, row = tf.shape(carried)[0], carried.shape[1:]  # a complex number is a row of two floats
         chunk = (n + size - 1) // size
         padded = tf.pad(carried, [[0, chunk * size - n]] + [[0, 0]] * len(row))
-        parts = self._exchange(padded, chunk, group, "reduce_scatter", purpose)
-        shard = tf.reduce_sum(tf.reshape(parts, [size, chunk, *row]), axis=0)
+        if group is Group.GLOBAL and self.topology.is_nested:
+            chunks = tf.reshape(padded, [size, chunk, *row])
+            by_column = tf.reshape(tf.gather(chunks, self.topology.by_column()), [size * chunk, *row])
+            of_node = self._sum_parts(by_column, Group.LOCAL, purpose)
+            shard = self._sum_parts(of_node, Group.CROSS, purpose)
+        else:
+            shard = self._sum_parts(padded, group, purpose)
         if x.shape.is_fully_defined():
             shard.set_shape([-(-x.shape[0] // size), *row])
         return restore(shard)
@@ -304,6 +311,13 @@ class Collectives:
         if self.silent:
             return self._sites.run(kind, purpose, traffic.Bytes(0, 0), x, lambda _, x: alone(x))
         return self._sites.run(kind, purpose, cost, x, issue)
+
+    def _sum_parts(self, x, group, purpose):
+        """The sum over the group of this worker's part of `x`, whose length the group's size divides."""
+        size = self.topology.size(group)
+        rows = tf.shape(x)[0] // size
+        parts = self._exchange(x, rows, group, "reduce_scatter", purpose)
+        return tf.reduce_sum(tf.reshape(parts, [size, rows, *x.shape[1:]]), axis=0)
 
     def _exchange(self, x, rows, group, kind, purpose):
         """All-to-all in which every worker of the group gets `rows` rows of `x`, in rank order."""

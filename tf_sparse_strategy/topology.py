@@ -75,6 +75,11 @@ class Topology:
         return len(set(self.node_sizes)) == 1
 
     @property
+    def is_nested(self) -> bool:
+        """Whether several nodes have the same number of workers, more than one: both groups have partners."""
+        return self.is_uniform and 1 < self.num_nodes < self.num_workers
+
+    @property
     def local_workers(self) -> int:
         """G: workers on this node (the same on every node when `is_uniform`)."""
         return len(self.ranks(Group.LOCAL))
@@ -101,6 +106,15 @@ class Topology:
                 across.append(rank)
             seen[node] += 1
         return tuple(across)
+
+    def by_column(self) -> tuple[int, ...]:
+        """All ranks, those with the first local index first: CROSS groups one after the other.
+
+        Example:
+          >>> Topology(nodes=(0, 0, 1, 1), rank=2).by_column()
+          (0, 2, 1, 3)
+        """
+        return tuple(rank for one in self.ranks(Group.LOCAL) for rank in self.of(one).ranks(Group.CROSS))
 
     def size(self, group: Group) -> int:
         """Number of workers in this worker's `group`."""

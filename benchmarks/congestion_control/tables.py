@@ -7,16 +7,16 @@ from benchmarks.report import environment_line, spread, table
 from tf_sparse_strategy.cluster.rate import PAYLOAD
 
 
-def of_rate(operation: str, seconds: float, workers: int, rate: float) -> float:
-    """The part of a link's rate at which a worker sent what it had to.
+def of_rate(operation: str, seconds: float, nodes: int, local: int, rate: float) -> float:
+    """The part of a link's rate at which a node sent what it had to.
 
     Args:
       operation: of settings.
       seconds: that it took.
-      workers: P.
+      nodes, local: M, and G workers on each.
       rate: of the links, bits per second.
     """
-    return bytes_sent(operation, workers) * 8 / (PAYLOAD * rate) / seconds
+    return bytes_sent(operation, nodes, local) * 8 / (PAYLOAD * rate) / seconds
 
 
 def render(results: dict) -> str:
@@ -28,13 +28,14 @@ def render(results: dict) -> str:
 
 
 def _place(cluster):
-    return f"{cluster['workers']} workers, links of {cluster['rate'] / 1e6:g} Mbit/s"
+    return f"{cluster['nodes']} nodes of {cluster['local']}, links of {cluster['rate'] / 1e6:g} Mbit/s"
 
 
 def _parts(cluster, tcp, operation):
     """Of the rate, each time."""
     seconds = [second for job in cluster["jobs"][tcp] for second in job[operation]["seconds"]]
-    return [of_rate(operation, second, cluster["workers"], cluster["rate"]) for second in seconds]
+    place = cluster["nodes"], cluster["local"], cluster["rate"]
+    return [of_rate(operation, second, *place) for second in seconds]
 
 
 def _verdict(cluster):

@@ -15,6 +15,7 @@ from benchmarks.congestion_control.settings import (
     GATHER,
     IN_A_ROW,
     REDUCE,
+    SCATTER,
 )
 from tf_sparse_strategy.collectives import Collectives
 
@@ -31,6 +32,7 @@ def operations(comm: Collectives) -> dict:
     ways = {
         EXCHANGE: lambda x: comm.all_to_all(x)[0],
         EXCHANGES: exchanges,
+        SCATTER: comm.reduce_scatter,
         GATHER: lambda x: comm.all_gather(x[: tf.size(x) // workers]),
         REDUCE: comm.all_reduce,
     }

@@ -50,7 +50,7 @@ def train(strategy: tss.SparseStrategy, seed: int, epochs: int) -> list[list[flo
     (x, y), test = digits.load()
     data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=seed)
     with strategy.scope():
-        wide = [keras.layers.Dense(width, activation="relu") for width in (2048, 1024)]
+        wide = [keras.layers.Dense(width, activation="relu") for width in (1024, 512)]
         model = keras.Sequential(
             [keras.layers.Input([8, 8, 1]), keras.layers.Flatten(), *wide, keras.layers.Dense(10)]
         )

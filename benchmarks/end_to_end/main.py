@@ -10,7 +10,7 @@ from benchmarks.end_to_end.names import MIRRORED, ROWS
 from tf_sparse_strategy.cluster import Netlab
 
 MODELS = ("VGG-like", "ResNet-like", "Transformer", "LM")
-DENSITY, ROUNDS, STEPS, SEEDS, EPOCHS, ACCURACY = 0.01, 4, 2, 3, 8, 0.95
+DENSITY, ROUNDS, STEPS, SEEDS, EPOCHS, ACCURACY = 0.01, 4, 2, 3, 28, 0.95
 RESULTS = report.ROOT / "docs" / "results"
 
 

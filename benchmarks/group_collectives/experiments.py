@@ -102,12 +102,12 @@ def group_experiments(comm: Collectives, sets: dict[Group, hvd.ProcessSet]) -> l
 
 
 def reduce_scatter_experiments(comm: Collectives) -> list[Experiment]:
-    """Reduce-scatter over all workers: our all-to-all and local sum, or Horovod's own."""
+    """Reduce-scatter over all workers: our all-to-alls and local sums, or Horovod's own."""
     return [
         Experiment(
             "reduce_scatter GLOBAL",
             {
-                "all-to-all + sum": comm.reduce_scatter,
+                "all-to-alls + sums": comm.reduce_scatter,
                 "hvd.reducescatter": lambda x: hvd.reducescatter(x, op=hvd.Sum, name="rs"),
                 "hvd.allreduce": lambda x: _own_part(hvd.allreduce(x, op=hvd.Sum, name="ar"), comm),
             },

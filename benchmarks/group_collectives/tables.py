@@ -4,7 +4,7 @@ import statistics
 
 from benchmarks.report import environment_line, size, spread, table
 
-OURS = ("all-to-all", "all-to-all + sum", "Collectives")
+OURS = ("all-to-all", "all-to-alls + sums", "Collectives")
 TITLES = {
     "process_sets": "In a job with process sets",
     "no_process_sets": "In a job without process sets",
