@@ -11,6 +11,7 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 from collections.abc import Callable, Iterable
 from importlib import metadata
 
@@ -97,12 +98,20 @@ def environment() -> dict:
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
         "date": datetime.date.today().isoformat(),
+        "commit": commit(),
         "machine": f"{os.cpu_count()} CPU cores, {names[0] if names else platform.machine()}",
         "system": f"{platform.system()} {platform.release()}",
         "load average at start": round(os.getloadavg()[0], 2),
         "Python": platform.python_version(),
         **{name: metadata.version(name) for name in ("tensorflow", "keras", "horovod", "numpy")},
     }
+
+
+def commit() -> str:
+    """The source tree's, with "-dirty" where it differs from it; "unknown" outside of Git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"
 
 
 def environment_line(results: dict) -> str:

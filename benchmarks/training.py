@@ -101,18 +101,24 @@ def time_rounds(
     return times
 
 
-def time_collectives(comm: Collectives, run: Callable[[], None]) -> tuple[float, dict[str, float]]:
-    """(seconds of `run()`, seconds in collectives by "purpose.kind"); traced with `comm.sites.timed`."""
+def time_collectives(comm: Collectives, run: Callable[[], None]) -> tuple[float, float, dict[str, float]]:
+    """Seconds of `run()`, those in which any collective is under way, and in collectives by "purpose.kind".
+
+    `run` is traced with `comm.sites.timed`, and each of its collectives runs once.
+    """
+    from tf_sparse_strategy import stall  # here, as above
+
     before = {name: site.copy() for name, site in comm.sites.sites()}
     begin = time.perf_counter()
     run()
-    whole, parts = time.perf_counter() - begin, {}
+    whole, parts, bars = time.perf_counter() - begin, {}, []
     for name, site in comm.sites.sites():
         change = site - before.get(name, 0)
         if change[0]:
             kind = ".".join(name.split(".")[:2])
             parts[kind] = parts.get(kind, 0.0) + float(change[4] - change[3]) * 1e-6
-    return whole, parts
+            bars.append((int(change[3]), int(change[4])))
+    return whole, sum(end - begin for begin, end in stall.union(bars)) * 1e-6, parts
 
 
 def tell_of(rank: int) -> Callable[[str], None]:

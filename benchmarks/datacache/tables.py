@@ -32,37 +32,53 @@ def _copies(results: dict, edge: int) -> float:
     return sum(one["shared"] for one in job["memory"][ways.IN_MEMORY]) / (job["images"] * edge * edge * 3)
 
 
-def _gathered(results: dict, edge: int) -> float:
-    """Share of the faster copy's bandwidth."""
+def _gathered(results: dict, edge: int, into_one: bool = False) -> float:
+    """Share of the fastest copy's bandwidth; with `into_one`, also of copies that a cache may hold."""
     seconds = _of(results["gather"], edge)["seconds"]
-    copies = [name for name in seconds if name.startswith("copy") and INTO_ONE not in name]
+    copies = [name for name in seconds if name.startswith("copy") and (into_one or INTO_ONE not in name)]
     return min(_median(seconds[name]) for name in copies) / _median(seconds["gather"])
+
+
+def _longer(job: dict, making: bool) -> float:
+    """By how much a later run's first epoch, or it and making the pipeline, is longer than the others."""
+    begins = ((run["dataset"] if making else 0) + run["epochs"][0] for run in job["runs"])
+    others = (_median(run["epochs"][1:]) for run in job["runs"])
+    return _median([one / other - 1 for one, other in zip(begins, others, strict=True)])
 
 
 def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
     """What was to be reached, what was found, and whether that is it."""
     plain, own = (_epochs(results, edge, way, 1) for way in (ways.PLAIN, ways.WITH_COPIES))
-    faster = _median(plain) / _median(own)
-    gathered, copies = _gathered(results, edge), _copies(results, edge)
-    many = _of(results["later"], edge)
-    again = _median([run["epochs"][0] / _median(run["epochs"][1:]) - 1 for run in many["runs"]])
-    gigabytes = many["images"] * edge**2 * 3 / (1 << 30)
-    fills = [
-        _median(_epochs(results, edge, way, 0)) / _median(_epochs(results, edge, ways.PLAIN, 0)) - 1
-        for way in (ways.IN_MEMORY, ways.WITH_COPIES)
-    ]
+    faster, copies = _median(plain) / _median(own), _copies(results, edge)
+    many, few = (job for job in results["later"] if (job["edge"], job["way"]) == (edge, CACHED))
+    gigabytes = f"{many['images'] * edge**2 * 3 / (1 << 30):.1f} GiB"
+
+    def gathering(into_one: bool, of: str) -> tuple[str, str, bool]:
+        share = _gathered(results, edge, into_one)
+        goal = f"gathering at 80% of memcpy's bandwidth at least, {of}"
+        return goal, f"{100 * share:.0f}%", share >= 0.8
+
+    def later(job: dict, making: bool, of: str) -> tuple[str, str, bool]:
+        longer = _longer(job, making)
+        pipeline = "the making of the pipeline" if making else "a pipeline that is made"
+        goal = f"second run's first epoch at most 5% longer than its later ones, {of}, with {pipeline}"
+        return goal, f"{100 * longer:+.0f}%", longer <= 0.05
+
+    def filling(way: str, what: str) -> tuple[str, str, bool]:
+        longer = _median(_epochs(results, edge, way, 0)) / _median(_epochs(results, edge, ways.PLAIN, 0)) - 1
+        return what, f"{100 * longer:+.0f}%", longer <= 0.05
+
     return [
         ("second epoch at least 10x faster than uncached", f"{faster:.1f}x", faster >= 10),
-        ("gathering at 80% of memcpy's bandwidth at least", f"{100 * gathered:.0f}%", gathered >= 0.8),
+        gathering(False, "into several batches in turn"),
+        gathering(True, "of the fastest in the table, into one batch too"),
         ("one copy for 4 processes", f"{copies:.2f} copies", copies < 1.1),
-        (
-            f"second run's first epoch at most 5% longer than its later ones, {gigabytes:.1f} GiB, with a "
-            "pipeline that is made",
-            f"{100 * again:+.0f}%",
-            again <= 0.05,
-        ),
-        ("filling memory within 5% of a plain epoch", f"{100 * fills[0]:+.0f}%", fills[0] <= 0.05),
-        ("filling memory and copies, too", f"{100 * fills[1]:+.0f}%", fills[1] <= 0.05),
+        later(many, False, gigabytes),
+        later(many, True, gigabytes),
+        later(few, False, "as few images as the JPEGs"),
+        later(few, True, "as few images as the JPEGs"),
+        filling(ways.IN_MEMORY, "filling memory within 5% of a plain epoch"),
+        filling(ways.WITH_COPIES, "filling memory and copies, too"),
     ]
 
 

@@ -42,12 +42,12 @@ def plain(name: str, rows: int, gradient) -> training.Step:
 
 
 def parts(comm: Collectives, step: training.Step, batch) -> dict[str, float]:
-    """Seconds of one step in each kind of collective; those of several buckets may overlap."""
+    """Seconds of one step: "whole", "communicating", and each kind of collective; buckets may overlap."""
     comm.sites.timed = True
     step(*batch)
-    whole, found = training.time_collectives(comm, lambda: step(*batch))
+    whole, communicating, found = training.time_collectives(comm, lambda: step(*batch))
     comm.sites.timed = False
-    return {"whole": whole, **found}
+    return {"whole": whole, "communicating": communicating, **found}
 
 
 def sums(n: int, density: float, comm: Collectives) -> dict[str, list[float]]:

@@ -73,7 +73,7 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     step = tf.function(lambda x: method.step(x))  # traced anew, with the clock
     step(x)
     comm.barrier()
-    whole, found = training.time_collectives(comm, lambda: step(x)[:1].numpy())
+    whole, _, found = training.time_collectives(comm, lambda: step(x)[:1].numpy())
     comm.sites.timed = False
     parts = {
         name.removeprefix("gradients."): seconds

@@ -88,7 +88,8 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
 
 def _place(environment):
     """What must be the same for measurements to stand side by side."""
-    return {name: value for name, value in environment.items() if name != "date" and "load" not in name}
+    varies = ("date", "commit")  # code that matters is compared by itself
+    return {name: v for name, v in environment.items() if name not in varies and "load" not in name}
 
 
 def _code():

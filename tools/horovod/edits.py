@@ -190,13 +190,16 @@ protected:
         replacement="""\
   // Rounds of a tournament: in each round everybody exchanges with one partner, both ways at once; with an
   // odd number of ranks one pauses. So a port gets one message at a time, from a link that sends no other.
+  // Of 2^n ranks, those of a node meet each other in the same rounds, and in others those of one other node.
   const int even = worldSize + worldSize % 2, rounds = even - 1;
+  const bool powerOfTwo = (worldSize & (worldSize - 1)) == 0;
   std::vector<int> partners(rounds);
   std::vector<std::unique_ptr<transport::UnboundBuffer>> from(rounds);
   size_t messages = 1;
   for (int round = 0; round < rounds; round++) {
     int partner = (round + rounds - myRank % rounds) % rounds;
-    if (myRank == even - 1) partner = round * (even / 2) % rounds;
+    if (powerOfTwo) partner = myRank ^ (round + 1);
+    else if (myRank == even - 1) partner = round * (even / 2) % rounds;
     else if (partner == myRank) partner = even - 1;
     partners[round] = partner;
     messages += partner < worldSize && inLengthPerRank[partner] + outLengthPerRank[partner] > 0;
