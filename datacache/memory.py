@@ -132,16 +132,29 @@ class Memory:
     def _store(self, path: pathlib.Path, payload_bytes: int) -> str:
         """The path of a store that is there, or has been made, and is sound."""
         if path.exists():
-            try:
-                native.set_capacity(str(path), native.store_stats(str(path)).capacity)  # can it be used?
+            fault = self._fault_of(path, payload_bytes)
+            if not fault:
                 return str(path)
-            except tf.errors.FailedPreconditionError as error:
-                _log.warning("datacache: %s It is made anew.", error.message.partition(";")[0] + ".")
-                path.unlink(missing_ok=True)
+            _log.warning("datacache: %s. It is made anew.", fault)
+            path.unlink(missing_ok=True)
         temporary = directories.temporary_of(path)
         native.create(str(temporary), self.samples, payload_bytes)
         directories.publish(temporary, path)
         return str(path)
+
+    def _fault_of(self, path: pathlib.Path, payload_bytes: int) -> str:
+        """Why a store that is there cannot be used; "" if it can."""
+        try:
+            stats = native.store_stats(str(path))
+            native.set_capacity(str(path), stats.capacity)
+        except tf.errors.FailedPreconditionError as error:
+            return error.message.partition(";")[0]
+        if (stats.samples, stats.payload_bytes) == (self.samples, payload_bytes):
+            return ""
+        return (
+            f"{path} is for {stats.samples} samples of {stats.payload_bytes} bytes, not for {self.samples} "
+            f"of {payload_bytes}"
+        )
 
     def kept(self, sample: tf.Tensor, read: Callable[[], tf.Tensor]) -> tf.Tensor:
         """A sample's bytes, from memory or by `read`, in the graph; a source's `Kept`."""

@@ -95,7 +95,7 @@ class TFRecords:
     def open(self, copies: LocalCopies) -> None:
         """Reads where the records are: from the index of an earlier run, or from the files."""
         self._copies = copies
-        self._index = copies.load_index(self.fingerprint)
+        self._index = copies.load_index(self.fingerprint, [file.size for file in self.files])
         if self._index is not None:
             return
 

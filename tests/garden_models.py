@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import tensorflow as tf
 
 from examples.bert import garden as bert
 from examples.bert import model as bert_model
@@ -15,6 +16,16 @@ def sizes(model) -> list[list[int]]:
     """Elements of each weight: of those that are trained, and of the others."""
     kinds = (model.trainable_weights, model.non_trainable_weights)
     return [sorted(int(np.prod(weight.shape)) for weight in weights) for weights in kinds]
+
+
+def norms(model) -> dict:
+    """How many batch normalizations there are, how many start from zero, and what they average by."""
+    found = [n for n in model.submodules if isinstance(n, tf.keras.layers.BatchNormalization)]
+    return {
+        "count": len(found),
+        "zero gammas": sum(not norm.gamma.numpy().any() for norm in found),
+        "momentum, epsilon": sorted({(norm.momentum, norm.epsilon) for norm in found}),
+    }
 
 
 def read_by_transformer() -> dict[str, float]:
@@ -64,9 +75,10 @@ def main() -> None:
         for name, (garden, own) in texts.items()
         for size in ("tiny", "laptop")
     }
-    found["resnet50"] = sizes(resnet50.garden())
+    images = resnet50.garden()
+    found["resnet50"] = sizes(images)
     read = {"transformer": read_by_transformer(), "bert": read_by_bert()}
-    print(json.dumps({"sizes": found, "read": read}))
+    print(json.dumps({"sizes": found, "norms": norms(images), "read": read}))
 
 
 if __name__ == "__main__":

@@ -173,17 +173,27 @@ def test_a_job_on_this_machine(tmp_path):
 
 
 def test_a_virtual_machine_starts(calls, tmp_path):
-    """With files of its own in /etc: the name leads to the interface's address, also when it starts again."""
+    """With files of its own in /etc: the name leads to the interface's address, also when it starts again.
+
+    The project is there already, and its doctor sees the interface.
+    """
     etc, machine = tmp_path / "etc", os.uname().nodename
     (etc / "profile.d").mkdir(parents=True)
     (etc / "sysctl.d").mkdir()
     (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {machine}.example {machine}\n")
+    tss = tmp_path / "opt" / "project" / ".venv" / "bin" / "tss"
+    tss.parent.mkdir(parents=True)
+    tss.write_text('#!/bin/bash\necho "tss $* $HOROVOD_GLOO_IFACE $NCCL_SOCKET_IFNAME" >>calls\n')
+    tss.chmod(0o755)
     mounts = " && ".join(f'mount --bind "{etc / name}" /etc/{name}' for name in os.listdir(etc))
+    mounts += f' && mount --bind "{tmp_path / "opt"}" /opt'
     script = f'{mounts} && for boot in 1 2; do bash "{FILES}/vm_startup.sh" || exit; done'
     own_mounts = ["unshare", "--mount", "--map-root-user", "bash", "-c"]
     done = calls(*own_mounts, script, INTERFACE="lo")
     assert (etc / "hosts").read_text() == f"127.0.0.1 localhost\n127.0.0.1 {machine}\n"
     assert "export HOROVOD_GLOO_IFACE=lo\n" in (etc / "profile.d" / "tss.sh").read_text()
     assert done[0] == ["sysctl", "--quiet", "--load", "/etc/sysctl.d/90-tss.conf"]
+    assert done[2] == ["tss", "doctor", "lo", "lo"]
+    assert [name for name, *_ in done] == 2 * ["sysctl", "timedatectl", "tss"]
     for name in re.findall(r"^([\w.]+) = ", (etc / "sysctl.d" / "90-tss.conf").read_text(), re.M):
         assert pathlib.Path("/proc/sys", name.replace(".", "/")).exists(), name

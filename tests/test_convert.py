@@ -1,5 +1,7 @@
 """The guide converts scripts: its diffs lead from file to file, and the result trains as one process does."""
 
+import inspect
+import operator
 import os
 import pathlib
 import re
@@ -52,8 +54,43 @@ def test_a_diff_that_does_not_fit_is_found(diff):
         applied(diff, "import\nkeras\nkeras\n")
 
 
-def test_what_stands_for_horovods_words_exists():
-    """Each replacement is evaluated; the old names are Horovod's and TensorFlow's."""
+def leads(home, path: str) -> bool:
+    """Whether a path of attributes leads somewhere from `home`."""
+    try:
+        operator.attrgetter(path)(home)
+    except AttributeError:
+        return False
+    return True
+
+
+def test_the_old_words_exist():
+    """In Horovod for TensorFlow or for Keras, and in `tf.distribute`."""
+    import horovod.tensorflow as hvd
+    import horovod.tensorflow.keras as hvd_keras
+    import tensorflow as tf
+
+    cells = re.findall(r"^\| (`.*?`) \| ", section("Word for word"), re.M)
+    words = re.findall(r"`(.*?)`", " ".join(cells))
+    horovods = [word for word in words if word.startswith("hvd.")]
+    assert len(horovods) == 11
+    for word in horovods:
+        path = word.removeprefix("hvd.").partition("(")[0]
+        assert leads(hvd, path) or leads(hvd_keras, path), word
+    assert [word for word in words if word not in horovods] == [
+        "backward_passes_per_step=4",
+        "strategy.cluster_resolver.task_id",
+        "CommunicationOptions(...)",
+    ]
+    settings = inspect.signature(hvd_keras.DistributedOptimizer).parameters
+    assert "backward_passes_per_step" in settings
+    assert leads(tf.distribute, "MultiWorkerMirroredStrategy.cluster_resolver")
+    assert leads(tf.distribute, "cluster_resolver.TFConfigClusterResolver.task_id")
+    assert leads(tf.distribute, "experimental.CommunicationOptions")
+    assert not leads(hvd, "allreduced") and not leads(hvd_keras, "callbacks.Nothing")
+
+
+def test_what_stands_for_them_exists():
+    """Each replacement is evaluated."""
     import keras
     import tensorflow as tf
 

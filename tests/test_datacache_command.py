@@ -1,9 +1,12 @@
 """`tss cache`: what it says, and that it deletes nothing but what is ours and unused."""
 
 import gc
+import io
+import os
 import pathlib
 import re
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -71,6 +74,34 @@ def test_links_among_the_directories_are_not_followed(pattern, shm, tmp_path, fo
     assert precious.read_text() == "keep" and (elsewhere / "00").is_dir()
 
 
+def test_a_hostile_manifest(pattern, shm, tmp_path, capsys):
+    """about.json and the index are only looked at; links in the cache lead nowhere."""
+    cache = help_.cache(pattern, shm, tmp_path / "local")
+    store = pathlib.Path(cache.memory.path)
+    (store.parent / "about.json").write_text('{"source": "\\u001b[31m../../etc", "created": "now"}')
+    assert command.main(["ls", "--memory-dir", str(shm)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    [index] = (tmp_path / "local" / "index").iterdir()
+    index.write_bytes(b"\x80\x04K\x01." * 20)  # a pickle
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    for copy in local_level.copies_in(tmp_path / "local"):
+        copy.unlink()
+        copy.symlink_to(precious)
+    cache = help_.cache(pattern, shm, tmp_path / "local")
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+    assert precious.read_text() == "keep"
+
+
+def test_directories_of_others_are_refused(pattern, shm, tmp_path):
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match="thesis.tex"):
+        help_.cache(pattern, shm, documents)
+    assert not directories.is_ours(documents)
+
+
 def test_commands_after_a_kill_between_marker_and_store(shm, capsys):
     directory = directories.claim(directories.claim(memory_level.root_of(str(shm))) / "killed")
     place = ["--memory-dir", str(shm)]
@@ -93,6 +124,31 @@ def test_local_copies_are_listed(pattern, shm, tmp_path, capsys):
         said = capsys.readouterr().out.splitlines()
         assert len(said) == 2 and re.fullmatch(rf"{local}  3 copies  \S+ KB  in use", said[1])
     del cache
+
+
+@pytest.mark.parametrize(
+    "kind, blocks, said",
+    [
+        ("tmpfs", 1 << 20, None),
+        ("ext4", 1 << 20, "{} is on ext4, not on tmpfs"),
+        ("tmpfs", 1 << 14, "{} is as small as Docker makes it: start the container with --shm-size"),
+    ],
+)
+def test_doctor_names_what_is_wrong(tmp_path, monkeypatch, capsys, kind, blocks, said):
+    """With a file system of that kind and of so many blocks of 4 KB at `tmp_path`."""
+    mounts = f"/dev/vda / btrfs rw 0 0\nsome {tmp_path} {kind} rw 0 0\n"
+    monkeypatch.setattr(command, "open", lambda path: io.StringIO(mounts), raising=False)
+    sizes = types.SimpleNamespace(f_blocks=blocks, f_bavail=blocks, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: sizes)
+    assert command.main(["doctor", "--memory-dir", str(tmp_path)]) == (1 if said else 0)
+    lines = capsys.readouterr().out.splitlines()
+    [least] = [i for i, line in enumerate(lines) if line.startswith("A cache may take")]
+    assert [line.startswith(said.format(tmp_path)) for line in lines[least + 1 :]] == ([True] if said else [])
+
+
+def test_doctor_of_a_directory_that_is_missing(tmp_path, capsys):
+    assert command.main(["doctor", "--memory-dir", str(tmp_path / "none")]) == 1
+    assert f"{tmp_path / 'none'} cannot be used" in capsys.readouterr().out
 
 
 def test_commands(pattern, shm, capsys):

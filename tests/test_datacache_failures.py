@@ -1,9 +1,12 @@
 """What must not lose or falsify a sample: damage, sources that change or vanish, hostile names."""
 
+import hashlib
+import io
 import os
 import pathlib
 import re
 import shutil
+import struct
 import sys
 import time
 
@@ -13,8 +16,8 @@ import tensorflow as tf
 
 import datacache
 from custom_ops.datacache_store import datacache_store as native
-from datacache import command, directories, order
 from datacache import local as local_level
+from datacache import order
 from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
@@ -90,6 +93,30 @@ def test_a_damaged_store_is_made_anew(pattern, shm, header):
     assert "made anew" in err
 
 
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    "samples, payload_bytes", [(150, 100), (149, 192), (1 << 61, 192), (150, 1 << 63)]
+)
+def test_a_store_with_a_forged_header(pattern, shm, samples, payload_bytes):
+    """With the right checksum, in a file of the size that 64 bits make of it."""
+    store = help_.cache(pattern, shm).memory.path
+    header = struct.pack("<8sQQ", b"DCstore2", samples, payload_bytes)
+    with open(store, "r+b") as file:
+        file.write(header + struct.pack("<I", crc32c(header)))
+    table, slot = -(-(4096 + 8 * samples) // 4096) * 4096, 64 + -(-payload_bytes // 64) * 64
+    os.truncate(store, (table + samples * slot) % (1 << 64))
+    stats, _, err = help_.finished(help_.worker(pattern, shm, epochs=1))
+    assert "made anew" in err and stats["stored"] == 150
+
+
 @pytest.mark.parametrize("left", [0, 20000])
 def test_a_store_truncated_under_a_reader(pattern, shm, left):
     """In a process of its own, which a signal would kill."""
@@ -147,13 +174,22 @@ def test_a_damaged_copy_is_copied_again(pattern, shm, tmp_path):
     assert native.check_copy(str(copy))
 
 
-def test_a_damaged_image_copy_is_copied_again(tmp_path, shm):
+def lengthen(copy: pathlib.Path) -> None:
+    """Beyond any memory, with the footer that belongs to that."""
+    crc, magic, _, stamp = struct.unpack("<IIqQ", copy.read_bytes()[-24:])
+    with open(copy, "r+b") as file:
+        file.seek(1 << 42)
+        file.write(struct.pack("<IIqQ", crc, magic, 1 << 42, stamp))
+
+
+@pytest.mark.parametrize("damage", [lambda copy: help_.flip(copy, 200), lengthen], ids=["flip", "lengthen"])
+def test_a_damaged_image_copy_is_copied_again(tmp_path, shm, damage):
     source = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
     local = tmp_path / "local"
     cache = datacache.DataCache(source, help_.decode_image, local, memory=0)
     list(cache.dataset(24, epochs=1))
     for copy in local_level.copies_in(local):
-        help_.flip(copy, 200)
+        damage(copy)
     before = native.read_stats()
     [(pixels, labels)] = cache.dataset(24, epochs=1)
     assert native.read_stats().damaged - before.damaged == 24
@@ -209,8 +245,15 @@ def test_records_that_change_meanwhile_are_named(pattern, shm):
         list(batches)
 
 
-def test_no_record_file(tmp_path, shm):
-    (tmp_path / "text").write_text("not a record, but long enough for one")
+LONGEST = struct.pack("<Q", 2**64 - 1)  # with its framing, as 64 bits count, 15 bytes
+MASKED = ((crc32c(LONGEST) >> 15 | crc32c(LONGEST) << 17) + 0xA282EAD8) % (1 << 32)
+
+
+@pytest.mark.parametrize(
+    "text", [b"not a record, but long enough for one", LONGEST + struct.pack("<I", MASKED) + b"end"]
+)
+def test_no_record_file(tmp_path, shm, text):
+    (tmp_path / "text").write_bytes(text)
     with pytest.raises(tf.errors.DataLossError, match="no TFRecord at byte 0"):
         help_.cache(str(tmp_path / "text"), shm)
 
@@ -248,31 +291,60 @@ def test_hostile_names(tmp_path):
     assert len(local_level.copies_in(local)) == 5
 
 
-def test_a_hostile_manifest(pattern, shm, tmp_path, capsys):
-    """about.json and the index are only looked at; links in the cache lead nowhere."""
-    cache = help_.cache(pattern, shm, tmp_path / "local")
-    store = pathlib.Path(cache.memory.path)
-    (store.parent / "about.json").write_text('{"source": "\\u001b[31m../../etc", "created": "now"}')
-    assert command.main(["ls", "--memory-dir", str(shm)]) == 0
-    assert "\x1b" not in capsys.readouterr().out
-    [index] = (tmp_path / "local" / "index").iterdir()
-    index.write_bytes(b"\x80\x04K\x01." * 20)  # a pickle
-    precious = tmp_path / "precious"
-    precious.write_text("keep")
-    for copy in local_level.copies_in(tmp_path / "local"):
-        copy.unlink()
-        copy.symlink_to(precious)
-    cache = help_.cache(pattern, shm, tmp_path / "local")
-    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
-    assert precious.read_text() == "keep"
+def entry(row: int, value: int):
+    """Changes a number of an index's fourth record: its file, where it begins, or its length."""
+
+    def changed(index):
+        index[row, 3] = value
+        return index
+
+    return changed
 
 
-def test_directories_of_others_are_refused(pattern, shm, tmp_path):
-    documents = tmp_path / "documents"
-    documents.mkdir()
-    (documents / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match="thesis.tex"):
-        help_.cache(pattern, shm, documents)
-    assert not directories.is_ours(documents)
+HOSTILE_INDICES = {
+    "a length of 2**60": entry(2, 1 << 60),
+    "a length of -5": entry(2, -5),
+    "a length of 15": entry(2, 15),
+    "beginning at -2**40": entry(1, -(1 << 40)),
+    "beginning at 2**63 - 1": entry(1, (1 << 63) - 1),
+    "file 3": entry(0, 3),
+    "file -1": entry(0, -1),
+    "no lengths": lambda index: index[:2],
+    "no records": lambda index: index[:, :0],
+    "a record less": lambda index: np.delete(index, 7, axis=1),
+    "a record twice": lambda index: np.repeat(index, [1] * 149 + [2], axis=1),
+    "one dimension": np.ravel,
+    "other numbers": lambda index: index.astype(np.float64),
+    "objects": lambda index: index.astype(object),
+}
 
 
+def read_by_hostile_indices(pattern: str, shm: str, local: str) -> None:
+    """Each is known for what it is, and written anew."""
+    cache = help_.cache(pattern, shm, local, memory=0)
+    [path] = pathlib.Path(local, "index").iterdir()
+    right = path.read_bytes()
+    for name, changed in HOSTILE_INDICES.items():
+        print(name, file=sys.stderr, flush=True)
+        stream = io.BytesIO()
+        np.save(stream, changed(np.load(io.BytesIO(right[32:]))))
+        path.write_bytes(hashlib.sha256(stream.getvalue()).digest() + stream.getvalue())
+        again = help_.cache(pattern, shm, local, memory=0)
+        assert sorted(np.concatenate(help_.numbers_of(again.dataset(16, epochs=1)))) == list(range(150))
+        assert path.read_bytes() == right
+    file = cache.source.files[0]
+    refused = (tf.errors.InvalidArgumentError, tf.errors.DataLossError)
+    for copy in ("", cache.local.path(file.path, file.stamp)):
+        for offset, length in ((-1, 100), (0, -5), (0, 1 << 60), (1 << 62, (1 << 63) - 1), (0, 12)):
+            with pytest.raises(refused, match="0.tfrecord"):
+                native.read(file.path, copy, file.stamp, offset, length, record=True)
+
+
+def test_a_hostile_index(pattern, shm, tmp_path):
+    """With the right digest; in a process of its own, which a signal would kill."""
+    script = (
+        "import sys\n"
+        "from tests import test_datacache_failures as failures\n"
+        "failures.read_by_hostile_indices(*sys.argv[1:])\n"
+    )
+    help_.ran(script, pattern, shm, tmp_path / "local")

@@ -135,7 +135,7 @@ def test_killed_at_random_points(tmp_path, shm):
         for store in shm.glob("*/*/store"):
             assert native.verify(str(store)) == 0, point
             half_filled += 0 < native.store_stats(str(store)).stored < 60
-            if chance.random() < 0.3:
+            if chance.random() < 0.7:
                 store.unlink()
         for copy in local_level.copies_in(local):
             assert native.check_copy(str(copy)), point
@@ -148,7 +148,7 @@ def test_killed_at_random_points(tmp_path, shm):
             assert command.main(verify) == 0, point
     parent.stdin.close()
     assert parent.wait(timeout=60) == 0
-    assert half_filled > POINTS / 40  # it was killed while it worked
+    assert half_filled > POINTS // 5  # it was killed while it worked
     cache = help_.cache(pattern, shm, local, version="v")
     assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
     assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone

@@ -1,6 +1,8 @@
 """Memory and disks that are full, small, read-only, or asked for by several."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,12 +16,42 @@ from tests import datacache_help as help_
 pytest_plugins = ("tests.datacache_fixtures",)
 
 
-def test_two_runs_fill_one_cache_at_once(pattern, shm, tmp_path):
-    runs = [help_.worker(pattern, shm, tmp_path / "local", seed=seed) for seed in (0, 1)]
+# They wait for each other before they copy, and again before they fill.
+AT_ONCE = """
+import json, pathlib, sys, time
+import numpy as np
+from tests import datacache_help as help_
+pattern, shm, local, own, other = sys.argv[1:]
+def wait_for_the_other(name):
+    pathlib.Path(shm, own + name).touch()
+    while not pathlib.Path(shm, other + name).exists():
+        time.sleep(0.001)
+wait_for_the_other(" copies")
+cache = help_.cache(pattern, shm, local)
+batches = iter(cache.dataset(16, seed=int(own), epochs=1))
+wait_for_the_other(" fills")
+seen = np.concatenate(help_.numbers_of(batches))
+assert sorted(seen.tolist()) == list(range(3000))
+print(json.dumps(cache.stats()))
+"""
+
+
+def test_two_runs_fill_one_cache_at_once(shm, tmp_path):
+    pattern = help_.records(tmp_path / "source", per_file=1000)
+    place = [pattern, shm, tmp_path / "local"]
+    pipe = subprocess.PIPE
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE, *map(str, place), *names],
+            stdout=pipe, stderr=pipe, env=help_.ENVIRONMENT, text=True,
+        )
+        for names in ("01", "10")
+    ]
     stats = [help_.finished(run)[0] for run in runs]
-    assert [s["stored"] for s in stats] == [150, 150]
+    assert [s["stored"] for s in stats] == [3000, 3000]
     assert sum(s["copies"] for s in stats) == 3  # each file was read by one of them
-    cache = help_.cache(pattern, shm, tmp_path / "local")
+    assert min(s["memory_misses"] for s in stats) > 300  # each has filled a part
+    cache = help_.cache(*place)
     assert native.verify(cache.memory.path) == 0
 
 

@@ -83,21 +83,26 @@ def test_an_image_that_hangs(shm, tmp_path, local):
     assert f"the wait for {hanging} is over" in err
 
 
-def test_a_list_that_hangs(pattern, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("of", ["TFRecords", "ImageFolder"])
+def test_a_list_that_hangs(of, pattern, tmp_path, monkeypatch, caplog):
     """At growing intervals, and no more when it is over."""
-    ask = source._stat
+    if of == "TFRecords":
+        asked, listed, files = "_stat", pattern, 3
+    else:
+        asked, listed, files = "_list_folder", str(help_.images(tmp_path / "images")), 24
+    ask = getattr(source, asked)
 
     def slowly(path):
         time.sleep(0.8)
         return ask(path)
 
     monkeypatch.setattr(waiting, "_FIRST", 0.1)
-    monkeypatch.setattr(source, "_stat", slowly)
+    monkeypatch.setattr(source, asked, slowly)
     begin = time.monotonic()
-    assert len(datacache.TFRecords(pattern).files) == 3
+    assert len(getattr(datacache, of)(listed).files) == files
     said = len(caplog.messages)
     assert said >= 1 and 0.1 * 2 ** (said - 1) <= time.monotonic() - begin  # after 0.1, 0.2, 0.4 ... s
-    assert all(f"the list of {pattern}" in message for message in caplog.messages)
+    assert all(f"the list of {listed}" in message for message in caplog.messages)
     caplog.clear()
     time.sleep(0.5)
     assert not caplog.messages

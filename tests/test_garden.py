@@ -37,6 +37,12 @@ def test_resnet50s_weights_are_as_large_as_ours(found):
     assert found["sizes"]["resnet50"] == sizes(resnet50.resnet())
 
 
+def test_resnet50s_blocks_start_as_their_shortcuts(found):
+    """As ours do: the Model Garden's own start from ones, and average longer."""
+    told = {"count": 53, "zero gammas": 16, "momentum, epsilon": [[0.9, 1e-5]]}
+    assert found["norms"] == told
+
+
 def test_they_read_what_they_may(found):
     """Neither padding nor the words that are to be written."""
     hidden = {"padding", "words behind"}

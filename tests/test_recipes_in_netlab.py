@@ -13,7 +13,7 @@ RECIPES = {
     "digits": ["--phases=8:1", "--nocheck"],
     "resnet50": [
         *("--recipe=tiny", "--phases=32:1:32,48:1:16:0.5:rect"),
-        *("--warm_up_epochs=0.5", "--sparse_epochs=1"),
+        *("--warm_up_epochs=0.5", "--sparse_epochs=1", "--dtype=mixed_float16"),
     ],
     "language_model": WORDS,
     "gnmt": WORDS,

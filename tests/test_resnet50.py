@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from datacache import TFRecords
 from examples.common import garden
+from examples.common.schedule import RiseAndFall
 from examples.resnet50 import config as config_lib
-from examples.resnet50 import images, model, records, results
+from examples.resnet50 import images, model, records, results, train
 from examples.resnet50 import input as input_lib
 from examples.resnet50.config import Phase
 
@@ -29,6 +30,8 @@ def test_the_network_is_resnet50():
     assert sum(int(np.prod(v.shape)) for v in weights) == 25_557_032
     zero = [v for v in weights if v.name == "gamma" and not v.numpy().any()]
     assert len(zero) == 16 and {v.shape[0] for v in zero} == {256, 512, 1024, 2048}
+    norms = [n for n in whole.layers if isinstance(n, tf.keras.layers.BatchNormalization)]
+    assert {(norm.momentum, norm.epsilon) for norm in norms} == {(0.9, 1e-5)}
     strided = {
         (*layer.kernel_size, layer.filters)
         for layer in whole.layers
@@ -149,6 +152,40 @@ def test_files_may_lie_in_one_directory(tmp_path):
 
 
 def test_the_record_is_the_public_entry():
+    """Each setting; how gradients travel is the paper's."""
+    assert dataclasses.asdict(RECORD) == {
+        "model": "resnet50",
+        "phases": (
+            (96, 13, 0, 0.11, False),
+            (128, 11, 0, 0.11, False),
+            (224, 3, 0, 0.11, False),
+            (288, 1, 16384, 0.5, True),
+        ),
+        "global_batch_size": 32768,
+        "learning_rate": 25.0,
+        "warm_up_epochs": 14,
+        "last_learning_rate": 0.2,
+        "label_smoothing": 0.1,
+        "comm": "torus2d",
+        "sparse_epochs": 13,
+        "density": 0.01,
+        "overlap": "none",
+        "pto": "auto",
+        "dtype": "mixed_float16",
+        "data_dir": "imagenet",
+        "classes": 1000,
+        "label_offset": -1,
+        "synthetic": False,
+        "canvases": (160, 352),
+        "cache_dir": None,
+        "cache_memory": "auto",
+        "validation_batch_size": 4096,
+        "output_dir": "build/resnet50",
+        "goal": 0.93,
+        "resume": False,
+        "check": False,
+        "seed": 0,
+    }
     assert RECORD.epochs == 28
     assert [(p.size, p.epochs, RECORD.batch(p)) for p in RECORD.phases] == [
         (96, 13, 32768),
@@ -160,6 +197,40 @@ def test_the_record_is_the_public_entry():
     text = "96:13,128:11,224:3,288:1:16384:0.5:rect"
     assert config_lib.parse_phases(text) == RECORD.phases
     assert config_lib.parse_sides("160,352") == RECORD.canvases
+
+
+def test_its_optimizer_too():
+    """But for its momentum, which the entry cycles."""
+    told = {
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "trust_coefficient": 8e-4,
+        "epsilon": 0.0,
+        "nesterov": True,
+        "variant": "classic",
+        "ratio_bounds": (1e-5, 1.0),
+        "exclude_vectors": True,
+        "weight_decay_exclusions": [],
+        "adaptation_exclusions": None,
+        "parallel": "auto",
+        "clipnorm": None,
+        "global_clipnorm": None,
+        "clipvalue": None,
+        "use_ema": False,
+    }
+    config = train.make_optimizer(RECORD, RiseAndFall([(28, 28)], 25.0, 0.5, 0.2)).get_config()
+    assert {name: config[name] for name in told} == told
+    assert config["learning_rate"]["config"]["peak"] == 25.0
+
+
+def test_biases_and_normalizations_do_not_decay():
+    """With gradients of zero, decay is all that moves weights."""
+    weights = model.resnet(depth=14, width=8, classes=8).trainable_variables
+    for variable in weights:
+        variable.assign(tf.ones(variable.shape))
+    train.make_optimizer(RECORD, 100.0).apply([tf.zeros(v.shape) for v in weights], weights)
+    assert {v.name for v in weights if (v.numpy() == 1).all()} == {"gamma", "beta", "bias"}
+    assert {v.name for v in weights if (v.numpy() < 1).all()} == {"kernel"}
 
 
 @pytest.mark.parametrize("module", [config_lib, images, model])

@@ -104,11 +104,11 @@ bool CopyWriter::Finish(uint64_t stamp) {
 }
 
 CopyState ReadCopy(const std::string& path, uint64_t stamp, int64_t offset, int64_t length,
-                   std::string* data) {
+                   std::string* data, int64_t most) {
   const File file(path);
   Footer footer;
   if (!file.opened()) return CopyState::kAbsent;
-  if (!ReadFooter(file, &footer)) return CopyState::kDamaged;
+  if (!ReadFooter(file, &footer) || footer.bytes > most) return CopyState::kDamaged;
   if (footer.stamp != stamp) return CopyState::kOutdated;
   if (length < 0) length = footer.bytes - offset;
   if (offset < 0 || length < 0 || length > footer.bytes - offset) return CopyState::kDamaged;

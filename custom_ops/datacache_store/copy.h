@@ -32,9 +32,9 @@ class CopyWriter {
 enum class CopyState { kGood, kAbsent, kOutdated, kDamaged };
 
 // Reads `length` bytes at `offset` of a copy, to its end when length is negative. Reading all of it also
-// checks the crc. kOutdated: the stamp is another one.
+// checks the crc. kOutdated: the stamp is another one. kDamaged, too: the copy has more than `most` bytes.
 CopyState ReadCopy(const std::string& path, uint64_t stamp, int64_t offset, int64_t length,
-                   std::string* data);
+                   std::string* data, int64_t most = INT64_MAX);
 
 // Whether the bytes of a copy are those that were written, whatever its stamp.
 CopyState CheckCopy(const std::string& path);

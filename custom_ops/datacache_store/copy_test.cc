@@ -61,6 +61,8 @@ TEST_F(CopyTest, OtherStampsAndRanges) {
   for (const auto& [offset, length] : {std::pair{0, 6}, {5, 1}, {-1, 2}, {6, -1}}) {
     EXPECT_EQ(Read(7, offset, length), CopyState::kDamaged) << offset << " " << length;
   }
+  EXPECT_EQ(ReadCopy(path_, 7, 0, -1, &data_, 5), CopyState::kGood);
+  EXPECT_EQ(ReadCopy(path_, 7, 0, -1, &data_, 4), CopyState::kDamaged);
 }
 
 TEST_F(CopyTest, EveryFlippedByteAndEveryTruncationIsNoticed) {

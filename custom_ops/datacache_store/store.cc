@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "custom_ops/datacache_store/crc32c.h"
@@ -66,13 +67,21 @@ std::unique_ptr<Store> Store::Open(const std::string& path, std::string* error) 
     *error = path + " is not a store of this version, or its header is damaged";
     return nullptr;
   }
-  store->samples_ = header.samples;
-  store->payload_bytes_ = header.payload_bytes;
-  store->stride_ = kAlignment + AlignUp(header.payload_bytes, kAlignment);
-  store->data_begin_ = AlignUp(kPage + 8 * store->samples_, kPage);
-  store->file_bytes_ = store->data_begin_ + store->samples_ * store->stride_;
-  if (status.st_size != store->file_bytes_) {
-    *error = path + " has been truncated";
+  // First that it can be in a file of this size: what does not fit could overflow when it is multiplied.
+  const uint64_t room = std::max<int64_t>(status.st_size - kPage, 0);
+  bool fits = header.payload_bytes <= room;
+  if (fits) {
+    store->payload_bytes_ = header.payload_bytes;
+    store->stride_ = kAlignment + AlignUp(store->payload_bytes_, kAlignment);
+    fits = header.samples <= room / (store->stride_ + 8);
+  }
+  if (fits) {
+    store->samples_ = header.samples;
+    store->data_begin_ = AlignUp(kPage + 8 * store->samples_, kPage);
+    store->file_bytes_ = store->data_begin_ + store->samples_ * store->stride_;
+  }
+  if (!fits || status.st_size != store->file_bytes_) {
+    *error = path + " has been truncated, or its header is damaged";
     return nullptr;
   }
   CatchBusErrors();
@@ -84,7 +93,11 @@ std::unique_ptr<Store> Store::Open(const std::string& path, std::string* error) 
   store->file_ = static_cast<const char*>(file);
   store->header_ = static_cast<const Header*>(file);
   store->table_ = reinterpret_cast<const uint64_t*>(store->file_ + kPage);
-  store->checked_.reset(new std::atomic<bool>[store->samples_]());
+  store->checked_.reset(new (std::nothrow) std::atomic<bool>[store->samples_]());
+  if (store->checked_ == nullptr) {
+    *error = "no memory for the " + std::to_string(store->samples_) + " samples of " + path;
+    return nullptr;
+  }
   return store;
 }
 

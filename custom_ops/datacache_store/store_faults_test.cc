@@ -8,11 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "custom_ops/datacache_store/crc32c.h"
 #include "custom_ops/datacache_store/lock.h"
 #include "custom_ops/datacache_store/store.h"
 #include "custom_ops/datacache_store/store_test_help.h"
@@ -187,6 +190,37 @@ TEST(StoreFaultsTest, WhatIsNoStoreIsRefused) {
   unlink(file.path.c_str());
   EXPECT_EQ(symlink("/etc/passwd", file.path.c_str()), 0);
   EXPECT_EQ(Store::Open(file.path, &error), nullptr);
+}
+
+// With the right checksum: sizes that overflow, or that fit no file of this size.
+TEST(StoreFaultsTest, AForgedHeaderIsRefused) {
+  struct Sizes {
+    uint64_t samples, payload_bytes;
+    int64_t file_bytes;  // with these the file's size would be right, as 64 bits count
+  };
+  constexpr uint64_t kTop = uint64_t{1} << 63;
+  for (const Sizes& sizes : std::vector<Sizes>{{uint64_t{1} << 61, 128, kPage},
+                                               {uint64_t{1} << 61, 128, 1 << 20},
+                                               {kTop, 0, kPage},
+                                               {~uint64_t{0}, 128, kPage - 192},
+                                               {2, kTop, 2 * kPage + 128},
+                                               {1, ~uint64_t{0}, 2 * kPage + 64},
+                                               {0, ~uint64_t{0}, kPage},
+                                               {11, 128, 2 * kPage + 10 * 192},
+                                               {10, 256, 2 * kPage + 10 * 192}}) {
+    TemporaryFile file;
+    Created(file.path, 10, 128);
+    char header[28] = {'D', 'C', 's', 't', 'o', 'r', 'e', '2'};
+    std::memcpy(header + 8, &sizes.samples, 8);
+    std::memcpy(header + 16, &sizes.payload_bytes, 8);
+    const uint32_t crc = Crc32c(0, header, 24);
+    std::memcpy(header + 24, &crc, 4);
+    std::fstream(file.path, std::ios::in | std::ios::out | std::ios::binary).write(header, sizeof(header));
+    ASSERT_EQ(truncate(file.path.c_str(), sizes.file_bytes), 0);
+    std::string error;
+    EXPECT_EQ(Store::Open(file.path, &error), nullptr) << sizes.samples << " " << sizes.payload_bytes;
+    EXPECT_NE(error.find("header is damaged"), std::string::npos) << error;
+  }
 }
 
 TEST(StoreFaultsTest, AWriterKilledAtAnyMomentLeavesWholeSamples) {

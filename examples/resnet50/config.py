@@ -171,6 +171,6 @@ RECIPES = {
         sparse_epochs=2,
         density=0.01,
         pto="auto",
-        goal=0.7,
+        goal=0.95,  # of 8 classes: guessing reaches 0.625
     ),
 }

@@ -64,7 +64,7 @@ def test_the_whole_path_and_resuming_at_the_switch(stores, comm, topology, share
     assert history["datacache_hit_rate"][1] == 1.0  # decoded in the first epoch
     found = accuracy_one_by_one(keep.model, config, strategy)
     assert (result.top1, result.top5) == pytest.approx(found, abs=1e-6)
-    assert result.top1 > 0.2  # of 8 classes
+    assert result.top1 > 0.4 and result.top5 >= config.goal  # of 8 classes
 
     if topology.rank == 0:
         header, *rows = (whole / "dawnbench.tsv").read_text().splitlines()

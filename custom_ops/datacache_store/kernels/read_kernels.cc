@@ -116,8 +116,9 @@ bool HasHeader(absl::string_view data) {
 
 // Takes the framing off one record; false where it is damaged.
 bool Unframe(std::string* data) {
-  if (!HasHeader(*data) || data->size() - kFraming != Decode(data->data(), 8)) return false;
+  if (!HasHeader(*data) || data->size() < kFraming) return false;
   const size_t n = data->size() - kFraming;
+  if (n != Decode(data->data(), 8)) return false;
   if (Decode(&(*data)[12 + n], 4) !=
       datacache::MaskedCrc32c(datacache::Crc32c(0, &(*data)[12], n))) {
     return false;
@@ -142,6 +143,10 @@ class SourceFile {
       : original_(original), copy_(copy), stamp_(static_cast<uint64_t>(stamp)) {}
 
   absl::Status Read(int64_t offset, int64_t length, bool record, std::string* data) {
+    if (offset < 0 || length < 0) {
+      return errors::InvalidArgument("offset ", offset, " and length ", length, " of a part of ", original_,
+                                     ": neither may be negative");
+    }
     // One try with the copy that is there, and one with a new one.
     for (int attempt = 0; attempt < 2 && !copy_.empty(); ++attempt) {
       const int64_t begin = datacache::Microseconds();
@@ -158,6 +163,15 @@ class SourceFile {
     std::unique_ptr<RandomAccessFile> file;
     TF_RETURN_IF_ERROR(OpenOriginal(original_, &file));
     ++Counters().original_reads;
+    if (length > kBlock) {  // no memory for what is not there; of less the size is not worth asking
+      uint64_t size;
+      {
+        const Waiting waiting(original_);
+        TF_RETURN_IF_ERROR(Env::Default()->GetFileSize(original_, &size));
+      }
+      const uint64_t end = static_cast<uint64_t>(offset) + static_cast<uint64_t>(length);
+      if (end > size) return Damaged(offset, length);
+    }
     // All of a file is asked for with one byte more: it must not have grown.
     const int64_t more = record ? 0 : 1;
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -173,9 +187,7 @@ class SourceFile {
                    << (attempt == 0 ? "reading it again" : "twice");
       ++Counters().damaged;
     }
-    return errors::DataLoss("The ", length, " bytes at ", offset, " of ", original_,
-                            " are damaged, or the file was changed after it had been listed. Restore the "
-                            "file, or make a new DataCache, which lists the files anew.");
+    return Damaged(offset, length);
   }
 
   // Makes the copy unless another process just has. Without room for it that is no error.
@@ -214,13 +226,21 @@ class SourceFile {
   }
 
  private:
+  absl::Status Damaged(int64_t offset, int64_t length) const {
+    return errors::DataLoss("The ", length, " bytes at ", offset, " of ", original_,
+                            " are damaged, or the file was changed after it had been listed. Restore the "
+                            "file, or make a new DataCache, which lists the files anew.");
+  }
+
   absl::Status Changed() const {
     return errors::DataLoss(original_, " was changed after it had been listed. Make a new DataCache, which "
                                        "lists the files anew and begins another store.");
   }
 
   CopyState ReadCopy(int64_t offset, int64_t length, bool record, std::string* data) {
-    CopyState state = datacache::ReadCopy(copy_, stamp_, offset, record ? length : -1, data);
+    // All of a file: its copy must not be longer.
+    CopyState state = record ? datacache::ReadCopy(copy_, stamp_, offset, length, data)
+                             : datacache::ReadCopy(copy_, stamp_, offset, -1, data, length);
     const int64_t bytes = data->size();
     const bool good = record ? Unframe(data) : bytes == length;
     if (state == CopyState::kGood && !good) state = CopyState::kDamaged;
@@ -337,7 +357,7 @@ class RecordIndexOp : public OpKernel {
       }
       const absl::string_view rest = absl::string_view(window).substr(at - window_begin);
       const uint64_t end = HasHeader(rest) ? at + kFraming + Decode(rest.data(), 8) : size + 1;
-      if (end <= at || end > size) {
+      if (end < at + kFraming || end > size) {  // lengths may be such that they overflow
         return errors::DataLoss(original, " has no TFRecord at byte ", at,
                                 ": it is damaged, compressed, or no TFRecord file.");
       }
