@@ -26,8 +26,19 @@ def test_none_is_left_out():
     assert set(RECIPES) == {path.parent.name for path in (ROOT / "examples").glob("*/main.py")}
 
 
-def command(recipe, directory):
-    return [sys.executable, "-m", f"examples.{recipe}.main", f"--output_dir={directory}", *RECIPES[recipe]]
+def command(recipe, directory, *more):
+    module = f"examples.{recipe}.main"
+    return [sys.executable, "-m", module, f"--output_dir={directory}", *RECIPES[recipe], *more]
+
+
+def alone(recipe, directory, *more):
+    """What a run of one worker prints."""
+    run = subprocess.run(
+        command(recipe, directory, *more),
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 def reported(text):
@@ -38,12 +49,19 @@ def reported(text):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_runs_alone(recipe, tmp_path):
-    run = subprocess.run(
-        command(recipe, tmp_path), env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
+    found = reported(alone(recipe, tmp_path))
+    assert found["workers"] == "1"
+    assert found["bytes on the wire"].startswith("0 ")
+
+
+def test_goes_on_where_it_ended(tmp_path):
+    """Three runs: of one epoch; of two, of which the first is done; of the same two."""
+    _, second, third = (
+        alone("digits", tmp_path, "--resume", f"--phases=8:{epochs}") for epochs in (1, 2, 2)
     )
-    assert run.returncode == 0, run.stderr
-    assert reported(run.stdout)["workers"] == "1"
-    assert reported(run.stdout)["bytes on the wire"].startswith("0 ")
+    assert "Epoch 2/2" in second and "Epoch 1/2" not in second
+    accuracy = reported(second)["test accuracy"]
+    assert f"All epochs were done before. Test accuracy {accuracy}" in third
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -180,6 +180,16 @@ def penalized(table):
     return keras.Model(inputs, predicting(table(VOCABULARY, WIDTH, embeddings_regularizer="l2")(inputs)))
 
 
+def test_scaled_losses_delay_nothing(strategies):
+    """Keras's scaling optimizer updates no single rows: what brings waiting ones must not ask it to."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        compare(strategies, delays=False)
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
 def test_the_reason_is_known(strategies):
     with strategies[1].scope():
         model = penalized(tss.layers.ShardedEmbedding)

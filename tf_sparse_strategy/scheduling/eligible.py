@@ -13,13 +13,18 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def optimizer_reason(optimizer: Any) -> str | None:
-    """Why `optimizer` cannot update some rows of a step later; None if it can, to the bit."""
+def updates_rows(optimizer: Any) -> bool:
+    """Whether `optimizer` is of a kind that, without options, updates a row from its gradient alone."""
     import keras  # here: programs of tf_keras alone need not wait for it
 
     from tf_sparse_strategy.embedding import lazy
 
-    if type(optimizer) not in (keras.optimizers.SGD, lazy.LazyAdam, lazy.Adagrad):
+    return type(optimizer) in (keras.optimizers.SGD, lazy.LazyAdam, lazy.Adagrad)
+
+
+def optimizer_reason(optimizer: Any) -> str | None:
+    """Why `optimizer` cannot update some rows of a step later; None if it can, to the bit."""
+    if not updates_rows(optimizer):
         return (
             f"{type(optimizer).__name__} is not known to update each row from its own gradient alone, as "
             "SGD without momentum, tss.optimizers.LazyAdam and tss.optimizers.Adagrad do"

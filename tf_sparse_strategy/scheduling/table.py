@@ -10,6 +10,7 @@ from absl import logging
 from tf_sparse_strategy import keras_hooks
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.scheduling import eligible
 from tf_sparse_strategy.scheduling.early import EarlyRows
 from tf_sparse_strategy.scheduling.split import Split, contains
 
@@ -105,8 +106,8 @@ class DelayedRows:
                 "delay_rows: rows wait for another optimizer, which a training has left that did not come to "
                 "its end. Call strategy.synchronize() on all workers first.",
             )  # fmt: skip
-            if optimizer is None:  # so the assertion has failed, or will
-                return _nothing()
+            if optimizer is None or not eligible.updates_rows(optimizer):
+                return _nothing()  # no rows wait for such a one, or the assertion fails
         with tf.control_dependencies([] if known is None else [known]):
             ids = self._ids.read_value()
         rows = tf.cast(self._rows.read_value(), self.wire_dtype)
