@@ -1,4 +1,4 @@
-"""How much of the stall that gradients of tables cause is hidden by delaying rows?
+"""How much of the stall of a model with tables does 2D scheduling hide?
 
 make bench-scheduling_2d                         measures, publishes; half an hour; root, Linux
 python -m benchmarks.scheduling_2d.main --quick  two nodes, a small model; prints only; a minute
@@ -10,7 +10,7 @@ from benchmarks.scheduling_2d.settings import MODELS
 from tf_sparse_strategy.cluster import Netlab
 from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER
 
-NODES, RATE, ROUNDS, STEPS = 8, "125mbit", 3, 12
+NODES, RATE, ROUNDS, STEPS = 8, "125mbit", 3, 8
 DEEP = 0.5  # seconds of traffic that a port holds
 JOBS = [*((name, DEFAULT_BUFFER) for name in MODELS if name != "small"), ("transformer", DEEP)]
 
