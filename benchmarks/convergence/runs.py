@@ -9,10 +9,10 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
 )
 
-DENSITY, SGDS_DENSITY = 0.01, 0.0002
-DENSE, HALF = "dense", "HiTopK for 13 of 28 epochs, then dense"
-SGD = f"HiTopK {SGDS_DENSITY:.2%}, SGD"
-CONTROL = f"{SGD}, no error feedback"
+DENSITY, LITTLE = 0.01, 0.001
+DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
+KEPT = f"HiTopK {LITTLE:.1%}, Adam"
+CONTROL = f"{KEPT}, no error feedback"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, "OkTopK": OkTopK}
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
@@ -24,13 +24,12 @@ def warmed_up(kind, steps: int) -> Communication:
     return Piecewise([(s, kind(d)) for s, d in zip(starts, (*WARM_UP, DENSITY), strict=True)], unit="step")
 
 
-def digits(epochs: int, warm_up: int) -> dict[str, Communication]:
+def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
-    half = max(1, round(epochs * 13 / 28))
-    found[HALF] = Piecewise([(0, HiTopK(DENSITY)), (half, Dense())])
-    found[SGD], found[CONTROL] = HiTopK(SGDS_DENSITY), HiTopK(SGDS_DENSITY, error_feedback=False)
+    found[RECIPE] = recipe
+    found[KEPT], found[CONTROL] = HiTopK(LITTLE), HiTopK(LITTLE, error_feedback=False)
     return found
 
 

@@ -2,22 +2,31 @@
 
 import statistics
 
-from benchmarks.convergence.runs import ADAM, CONTROL, DENSE, DENSITY, HALF, SGD, THROUGHOUT
+from benchmarks.convergence.runs import ADAM, CONTROL, DENSE, DENSITY, KEPT, RECIPE, THROUGHOUT
 from benchmarks.report import environment_line, said, table
 
-NEAR, AS_GOOD, WORSE, PERPLEXITY = 0.02, 0.01, 0.03, 0.03  # the goals: points of accuracy; a ratio
+# The goals: accuracy; points of it; a part; a ratio.
+LEAST = {DENSE: 0.98, RECIPE: 0.97} | dict.fromkeys(THROUGHOUT, 0.94)
+NEAR, WORSE, SENT, PERPLEXITY = 0.02, 0.03, 0.05, 0.03
 
 
-def _digits(reached: dict) -> list[str]:
+def _digits(digits: dict) -> list[str]:
+    reached = digits["reached"]
     means = {name: statistics.fmean(values) for name, values in reached.items()}
     lines = []
-    for name, goal in [*((name, NEAR) for name in THROUGHOUT), (HALF, AS_GOOD)]:
-        behind = means[DENSE] - means[name]
-        lines.append(
-            f"- {name}: {100 * behind:.1f} points behind dense (goal {100 * goal:g} at most: "
-            f"{said(behind <= goal)})."
-        )
-    pairs = zip(reached[SGD], reached[CONTROL], strict=True)
+    for name, least in LEAST.items():
+        found = f"- {name}: {means[name]:.1%} (goal {least:.0%} at least: {said(means[name] >= least)})"
+        if name != DENSE:
+            behind = means[DENSE] - means[name]
+            goal = f"goal {100 * NEAR:g} at most: {said(behind <= NEAR)}"
+            found += f", {100 * behind:.1f} points behind dense ({goal})"
+        lines.append(f"{found}.")
+    sent = digits["part sent"]
+    lines.append(
+        f"- In its sparse epochs the recipe sends {sent:.1%} of the bytes of its exact ones between nodes "
+        f"(goal {SENT:.0%} at most: {said(sent <= SENT)})."
+    )
+    pairs = zip(reached[KEPT], reached[CONTROL], strict=True)
     worse = statistics.fmean(kept - dropped for kept, dropped in pairs)
     lines.append(
         f"- {CONTROL}: {100 * worse:.1f} points behind that with it, seed by seed (at least "
@@ -51,13 +60,13 @@ def _table(reached: dict, scale: float) -> str:
 def render(results: dict) -> str:
     """The answer, one table per task."""
     digits, words = results["digits"], results["words"]
-    facts = ", ".join(f"{name} {value}" for name, value in words["facts"].items())
+    facts = ", ".join(f"{name} {value}" for name, value in words["corpus"].items())
     return "\n\n".join(
         [
             environment_line(results),
             f"{results['workers']} nodes of one worker, density {DENSITY:.0%}.",
             f"### Digits: accuracy on the test images, %, after {digits['epochs']} epochs",
-            "\n".join(_digits(digits["reached"])),
+            "\n".join(_digits(digits)),
             _table(digits["reached"], 100),
             f"### Docstrings: perplexity on the test rows after {words['epochs']} epochs",
             f"Corpus: {facts}.",

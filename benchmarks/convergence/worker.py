@@ -3,11 +3,43 @@
 import argparse
 import json
 import time
+from collections.abc import Callable
 
 import keras
 
 import tf_sparse_strategy as tss
 from benchmarks.convergence import digits, runs, words
+from examples.common.strategy import communication
+from tf_sparse_strategy.communication import Communication
+
+
+def of_digits(quick: bool) -> tuple[dict[str, Communication], Callable, dict]:
+    """(schemes, (strategy, name, seed) -> accuracy, facts that the runs fill)."""
+    config = digits.QUICK if quick else digits.RECORD
+    schemes = runs.digits(communication(config), int(digits.WARM_UP * config.epochs * digits.steps(config)))
+    facts = {"epochs": config.epochs}
+
+    def reach(strategy, name, seed):
+        result = digits.trained(config, strategy, seed, adam=name in (runs.KEPT, runs.CONTROL))
+        if name == runs.RECIPE:
+            facts["part sent"] = max(facts.get("part sent", 0), digits.part_sent(result, config))
+        return result.test_accuracy
+
+    return schemes, reach, facts
+
+
+def of_words(quick: bool) -> tuple[dict[str, Communication], Callable, dict]:
+    """(schemes, (strategy, name, seed) -> perplexity, facts)."""
+    epochs, part = (1, 0.02) if quick else (words.EPOCHS, 1.0)
+    rows = words.corpus(part)
+    training, test, vocabulary, digest = rows
+    corpus = {"rows": len(training), "test rows": len(test), "words": vocabulary, "text": digest}
+
+    def reach(strategy, name, seed):
+        return words.train(strategy, seed, epochs, rows, adam=name in runs.ADAM.values())
+
+    schemes = runs.words(len(training) // words.BATCH)  # an epoch
+    return schemes, reach, {"epochs": epochs, "corpus": corpus}
 
 
 def main() -> None:
@@ -16,34 +48,23 @@ def main() -> None:
     parser.add_argument("output")
     parser.add_argument("--task", choices=["digits", "words"], required=True)
     parser.add_argument("--seeds", type=int, required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--part", type=float, default=1.0, help="of the text")
+    parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
-    facts = {}
-    if args.task == "digits":
-        schemes = runs.digits(args.epochs, digits.WARM_UP * digits.steps())
-    else:
-        rows = words.corpus(args.part)
-        schemes = runs.words(len(rows[0]) // words.BATCH)  # an epoch
-        facts = {"rows": len(rows[0]), "test rows": len(rows[1]), "words": rows[2], "text": rows[3]}
-    found: dict[str, list[float]] = {name: [] for name in schemes}
+    keras.utils.disable_interactive_logging()  # of progress within a run
+    schemes, reach, facts = (of_digits if args.task == "digits" else of_words)(args.quick)
+    reached: dict[str, list[float]] = {name: [] for name in schemes}
     for seed in range(args.seeds):
         for name, scheme in schemes.items():
             keras.backend.clear_session()
             strategy, begin = tss.SparseStrategy(scheme), time.perf_counter()
-            if args.task == "digits":
-                sgd = name in (runs.SGD, runs.CONTROL)
-                reached = digits.train(strategy, seed, args.epochs, sgd)
-            else:
-                adam = name in runs.ADAM.values()
-                reached = words.train(strategy, seed, args.epochs, rows, adam)
-            found[name].append(reached)
+            reached[name].append(reach(strategy, name, seed))
             if strategy.topology.rank == 0:
                 seconds = time.perf_counter() - begin
-                print(f"{args.task}, seed {seed}, {name}: {reached:.4g}, {seconds:.0f} s", flush=True)
+                found = f"{reached[name][-1]:.4g}, {seconds:.0f} s"
+                print(f"{args.task}, seed {seed}, {name}: {found}", flush=True)
     if strategy.topology.rank == 0:
         with open(args.output, "w") as file:
-            json.dump({"epochs": args.epochs, "facts": facts, "reached": found}, file)
+            json.dump({"reached": reached, **facts}, file)
     strategy.extended.collectives.barrier()
 
 

@@ -1,0 +1,51 @@
+"""What is said of scores, and of bytes."""
+
+import pytest
+
+from benchmarks.convergence import digits, runs, tables
+from examples.digits.config import RECIPES
+from examples.digits.train import Result
+
+SCORES = {name: [0.99, 0.98] for name in (*tables.LEAST, runs.KEPT)} | {runs.CONTROL: [0.9, 0.9]}
+WORDS = {"epochs": 1, "corpus": {"rows": 1}, "reached": dict.fromkeys(runs.words(1), [100.0, 110.0])}
+
+
+def rendered(part_sent=0.03, **reached):
+    """Of two seeds."""
+    found = {"epochs": 28, "part sent": part_sent, "reached": SCORES | reached}
+    return tables.render({"environment": {}, "workers": 4, "digits": found, "words": WORDS})
+
+
+def test_all_goals_reached():
+    text = rendered()
+    assert "missed" not in text and text.count("reached") == 13
+    assert "98.5 ± 0.7" in text
+
+
+@pytest.mark.parametrize(
+    "name, values, missed",
+    [
+        (runs.DENSE, [0.97, 0.98], 1),
+        (runs.RECIPE, [0.96, 0.97], 1),
+        (runs.RECIPE, [0.95, 0.95], 2),
+        ("OkTopK", [0.96, 0.96], 1),
+        (runs.CONTROL, [0.96, 0.96], 1),
+    ],
+)
+def test_each_goal_can_be_missed(name, values, missed):
+    assert rendered(**{name: values}).count("missed") == missed
+
+
+def test_too_many_bytes():
+    assert rendered(part_sent=0.06).count("missed") == 1
+
+
+def test_the_recipe_is_the_published_one():
+    """Not a copy of it."""
+    assert digits.RECORD is RECIPES["record"]
+
+
+def test_part_sent_leaves_out_first_epochs():
+    """Of two sparse and two exact ones."""
+    result = Result({"cross_bytes_per_step": [90.0, 3.0, 80.0, 100.0]}, 0.0, 0.0)
+    assert digits.part_sent(result, digits.QUICK) == 0.03
