@@ -1,10 +1,13 @@
 """The guide converts scripts: its diffs lead from file to file, and the result trains as one process does."""
 
+import concurrent.futures
 import inspect
 import operator
 import os
 import pathlib
 import re
+import shutil
+import socket
 import subprocess
 import sys
 
@@ -14,6 +17,13 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = ROOT / "examples" / "convert"
 GUIDE = (ROOT / "docs" / "convert_your_script.md").read_text()
+HOROVODRUN = pathlib.Path(sys.executable).with_name("horovodrun")
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
 STARTS = {
     "hvd.DistributedOptimizer": "horovod_before",
     "MultiWorkerMirroredStrategy": "mirrored_before",
@@ -105,27 +115,25 @@ def test_what_stands_for_them_exists():
     assert values["hvd.allreduce(x)"] == values["hvd.allgather(x)"] == 3.0
 
 
-def trained(directory: pathlib.Path, *launcher: str) -> tuple[float, list[np.ndarray]]:
-    """Accuracy and weights of the converted script, run as a user would."""
-    import keras
-
-    directory.mkdir()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "-1",
-    }
-    command = [*launcher, sys.executable, str(SCRIPTS / "after.py")]
-    result = subprocess.run(
-        command,
-        cwd=directory,
-        env=environment,
+def run(script: pathlib.Path, *launcher: str) -> subprocess.CompletedProcess:
+    """A script as a user would run it."""
+    return subprocess.run(
+        [*launcher, sys.executable, str(script)],
+        cwd=script.parent,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
     )
+
+
+def trained(directory: pathlib.Path, *launcher: str) -> tuple[float, list[np.ndarray]]:
+    """Accuracy and weights of the converted script."""
+    import keras
+
+    directory.mkdir()
+    result = run(pathlib.Path(shutil.copy(SCRIPTS / "after.py", directory)), *launcher)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     said = re.findall(r"test accuracy (\S+)", result.stdout)
     assert len(said) == 1
@@ -133,10 +141,39 @@ def trained(directory: pathlib.Path, *launcher: str) -> tuple[float, list[np.nda
 
 
 def test_two_workers_train_as_one_process(tmp_path):
-    horovodrun = pathlib.Path(sys.executable).with_name("horovodrun")
     accuracy, weights = trained(tmp_path / "one")
-    again, others = trained(tmp_path / "two", str(horovodrun), "--gloo", "-np", "2")
+    again, others = trained(tmp_path / "two", str(HOROVODRUN), "--gloo", "-np", "2")
     assert accuracy > 0.85
     assert again == accuracy
     for mine, theirs in zip(weights, others, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+
+
+def test_horovods_script_says_what_the_guide_says(tmp_path):
+    """With Keras 3 its callback raises AttributeError; without it each worker trains alone."""
+    script, text = tmp_path / "before.py", without_docstring("horovod_before")
+    script.write_text(text)
+    result = run(script)
+    assert result.returncode == 1 and "AttributeError" in result.stderr.splitlines()[-1]
+
+    text = text.replace("    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", "")
+    script.write_text(text + 'print("weights", float(tf.norm(model.get_weights()[0])))\n')
+    result = run(script, str(HOROVODRUN), "--gloo", "-np", "2")
+    assert result.returncode == 0, result.stderr
+    assert len(set(re.findall(r"weights (\S+)", result.stdout))) == 2
+
+
+def test_mirroreds_script_trains(tmp_path):
+    """Two workers, who meet at ports of this machine."""
+    text = without_docstring("mirrored_before")
+    for host in ("vm1:2222", "vm2:2222"):
+        assert text.count(host) == 1
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            text = text.replace(host, f"127.0.0.1:{server.getsockname()[1]}")
+    script = tmp_path / "before.py"
+    script.write_text(text)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(run, script, "env", f"WORKER_INDEX={index}") for index in range(2)]
+        first, second = (job.result() for job in jobs)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert float(re.search(r"test accuracy (\S+)", first.stdout)[1]) > 0.85

@@ -11,8 +11,8 @@ from tf_sparse_strategy.communication import (
 
 DENSITY, LITTLE = 0.01, 0.001
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
-KEPT = f"HiTopK {LITTLE:.1%}, Adam"
-CONTROL = f"{KEPT}, no error feedback"
+AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, Adam"
+WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, "OkTopK": OkTopK}
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
@@ -29,7 +29,9 @@ def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
     found[RECIPE] = recipe
-    found[KEPT], found[CONTROL] = HiTopK(LITTLE), HiTopK(LITTLE, error_feedback=False)
+    for name, density in ((AT_ONCE, DENSITY), (KEPT, LITTLE)):
+        found[name] = HiTopK(density)
+        found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
     return found
 
 

@@ -33,8 +33,8 @@ class Model:
     goal: float = 0.25
 
 
-# Batches are the paper's; tables have a quarter of its columns. A step computes for about as long as its messages
-# take at 125 Mbit/s: where one is much longer than the other, there is less to hide, or to hide it behind.
+# Batches are the paper's; tables have a quarter of its columns. A step computes for about as long as its
+# messages take at 125 Mbit/s: with more of one, there is less to hide, or less to hide it behind.
 MODELS = {
     "lm": Model(zipf.LM, 51, 87, columns=128, layers=2, weights=250_000, forward=80.0, goal=0.6),
     "gnmt": Model(zipf.GNMT, 128, 26, columns=256, layers=16, weights=130_000, forward=25.0),
