@@ -6,6 +6,8 @@ from examples.text import zipf
 
 WITHOUT, WITH, ALONE = "rows at once", "rows delayed", "no communication"
 BOTH = "2D: rows delayed, dense parts by DeAR"
+# The same models with whole tables on all workers, trained by Horovod alone.
+GATHERED, REDUCED = "Horovod, rows all-gathered", "Horovod, tables all-reduced"
 
 
 @dataclasses.dataclass(frozen=True)

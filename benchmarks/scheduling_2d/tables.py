@@ -3,7 +3,7 @@
 import statistics
 
 from benchmarks.report import environment_line, said, spread, table
-from benchmarks.scheduling_2d.settings import ALONE, BOTH, WITH, WITHOUT
+from benchmarks.scheduling_2d.settings import ALONE, BOTH, GATHERED, REDUCED, WITH, WITHOUT
 
 TOLERANCE = 1e-5  # of weights, where sums are added up in another order
 
@@ -21,10 +21,27 @@ def part_hidden(job: dict, method: str) -> float:
 
 def render(results: dict) -> str:
     """What was hidden; one table per cluster and model."""
-    parts = [environment_line(results)]
+    parts = [environment_line(results), throughput(results["jobs"])]
     for name, job in results["jobs"].items():
         parts += [f"### {name}", _facts(job), verdict(job), _table(job)]
     return "\n\n".join(parts)
+
+
+def throughput(jobs: dict) -> str:
+    """Words that all workers train per second, and how many times the better of Horovod's ways."""
+    rows = []
+    for name, job in jobs.items():
+        seconds = {way: statistics.median(s) for way, s in (job["seconds"] | job["horovod"]).items()}
+        best = min(seconds[way] for way in job["horovod"])
+        rows.append([name])
+        for way in (REDUCED, GATHERED, WITHOUT, WITH, BOTH):
+            cell = f"{job['words'] / seconds[way]:,.0f} ({best / seconds[way]:.2f})" if way in seconds else ""
+            rows[-1].append(cell)
+    text = (
+        "Words per second, all workers together, and in brackets times as many as with the better of "
+        "Horovod's ways. A table whose all-reduce would take a minute has none."
+    )
+    return f"### Throughput\n\n{text}\n\n" + table(["model", REDUCED, GATHERED, WITHOUT, WITH, BOTH], rows)
 
 
 def _facts(job):

@@ -39,14 +39,14 @@ def batches(ids: np.ndarray) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((samples, labels)).batch(ids.shape[1] * ids.shape[2])
 
 
-def build(model: Model) -> keras.Model:
-    """The compiled model."""
+def build(model: Model, embedding=tss.layers.ShardedEmbedding, kind=keras.Model) -> keras.Model:
+    """The compiled model, of this kind of table and of model."""
     ids = keras.Input([model.length], dtype="int32")
-    rows = tss.layers.ShardedEmbedding(model.text.vocabulary, model.columns)(ids)
+    rows = embedding(model.text.vocabulary, model.columns)(ids)
     x = keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(rows))
     for _ in range(model.layers):
         x = Waiting(Layer(model.weights, model.forward))(x)
-    built = keras.Model(ids, x)
+    built = kind(ids, x)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     built.compile(tss.optimizers.LazyAdam(1e-3), loss, jit_compile=False)
     return built
@@ -136,6 +136,7 @@ def main() -> None:
     if topology.rank == 0:
         found = {
             "workers": workers,
+            "words": workers * model.samples * model.length,
             "columns": model.columns,
             "rows": rows_of(ids),
             "forward": model.layers * model.forward * 1e-3,
