@@ -130,12 +130,17 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def number(value: float) -> str:
+    """Three significant digits; all digits before the point from 100 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def spread(values: list[float], scale: float) -> str:
     """Median and quartiles, times `scale`."""
     if len(values) == 1:
-        return f"{values[0] * scale:.3g}"
-    low, middle, high = (value * scale for value in statistics.quantiles(values, n=4))
-    return f"{middle:.3g} ({low:.3g}–{high:.3g})"
+        return number(values[0] * scale)
+    low, middle, high = (number(value * scale) for value in statistics.quantiles(values, n=4))
+    return f"{middle} ({low}–{high})"
 
 
 def said(reached: bool) -> str:

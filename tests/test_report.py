@@ -33,8 +33,13 @@ def test_insert_replaces_what_is_between_the_marks_alone():
         report.insert("no marks", "new")
 
 
+def test_numbers_have_three_digits_at_least_and_no_exponent_when_large():
+    values = (1066.4, -1066.6, 123.6, 99.96, 12.345, 0.01234, 0.0)
+    assert [report.number(x) for x in values] == ["1,066", "-1,067", "124", "100", "12.3", "0.0123", "0"]
+
+
 def test_spread_is_median_and_quartiles():
-    assert report.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 1e3) == "4e+03 (2e+03–6e+03)"
+    assert report.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 1e3) == "4,000 (2,000–6,000)"
     assert report.spread([0.25], 2) == "0.5"
 
 

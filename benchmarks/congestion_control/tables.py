@@ -3,7 +3,7 @@
 import statistics
 
 from benchmarks.congestion_control.settings import EXCHANGES, bytes_sent
-from benchmarks.report import environment_line, spread, table
+from benchmarks.report import environment_line, number, spread, table
 from tf_sparse_strategy.cluster.rate import PAYLOAD
 
 
@@ -55,7 +55,7 @@ def _table(cluster):
                     operation,
                     tcp,
                     spread(_parts(cluster, tcp, operation), 100),
-                    f"{sum(job[operation]['packets sent again'] for job in jobs) / times:.3g}",
+                    number(sum(job[operation]["packets sent again"] for job in jobs) / times),
                     f"{sum(job[operation]['timeouts'] for job in jobs) / times:.2g}",
                 ]
             )

@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.report import environment_line, size, spread, table
+from benchmarks.report import environment_line, number, size, spread, table
 
 
 def _recovered(rate: float, job: dict) -> list[str]:
@@ -50,7 +50,7 @@ def _within(jobs: dict[str, dict], n: int, share: float) -> str:
 
 def _times(rate: str, job: dict) -> str:
     rows = [
-        [r["operation"], size(r["bytes"]), f"{r['predicted'] * 1e3:.3g}", spread(r["seconds"], 1e3)]
+        [r["operation"], size(r["bytes"]), number(r["predicted"] * 1e3), spread(r["seconds"], 1e3)]
         for r in job["records"]
     ]
     header = ["operation", "bytes per worker", "predicted, ms", "measured, ms"]

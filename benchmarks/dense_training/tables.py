@@ -3,7 +3,7 @@
 import statistics
 
 from benchmarks.dense_training.constants import BATCH, TOLERANCE
-from benchmarks.report import environment_line, spread, table
+from benchmarks.report import environment_line, number, spread, table
 
 ALONE, OURS, BARE = "no communication", "SparseStrategy(dense)", "bare Horovod"
 GOAL, MODEL_GOAL = 0.03, 0.2
@@ -46,9 +46,9 @@ def _cells(row: dict) -> list[str]:
     return [
         row["method"],
         row["setting"],
-        f"{row['speed']:.4g}",
+        number(row["speed"]),
         spread(row["seconds"], 1e3),
-        f"{predicted * 1e3:.3g}" if predicted else "",
+        number(predicted * 1e3) if predicted else "",
         f"{measured / predicted:.2f}" if predicted else "",
         f"{row['difference']:.1g}",
     ]
@@ -110,7 +110,7 @@ def render(results: dict) -> str:
         links = {key: value * 1e6 for key, value in first["links"].items()}
         more = f" ({links['exchange']:.0f} µs more of an all-to-all)" if "exchange" in links else ""
         facts = (
-            f"{first['parameters'] * 4 / 1e6:.3g} MB of gradients; links as measured in the first job: "
+            f"{number(first['parameters'] * 4 / 1e6)} MB of gradients; links as measured in the first job: "
             f"phase {links['phase']:.0f} µs{more}, alpha {links['cross_alpha']:.0f} µs between and "
             f"{links['local_alpha']:.0f} µs inside nodes, "
             f"{_rate(first['links']['cross_beta'])} between and "

@@ -17,9 +17,9 @@ def _row(job: dict, way: str) -> list[str]:
         way,
         report.spread(seconds, 1e3),
         f"{ratio:.2f}",
-        "" if predicted is None else f"{predicted['seconds'] * 1e3:.3g}",
-        f"{job['bytes'][way] / 1e6:.3g}",
-        "" if predicted is None else f"{predicted['bytes'] / 1e6:.3g}",
+        "" if predicted is None else report.number(predicted["seconds"] * 1e3),
+        report.number(job["bytes"][way] / 1e6),
+        "" if predicted is None else report.number(predicted["bytes"] / 1e6),
     ]
 
 

@@ -16,7 +16,7 @@ from benchmarks import training
 from benchmarks.convergence import runs
 from benchmarks.end_to_end import names
 from examples.digits.train import load
-from tf_sparse_strategy.communication import HiTopK, ShardedTopK
+from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
 
 BATCH = 128  # of all workers
 
@@ -76,6 +76,7 @@ def main() -> None:
         names.DEAR: lambda: tss.SparseStrategy(overlap=tss.overlap.DeAR()),
         names.HITOPK: lambda: tss.SparseStrategy(runs.warmed_up(HiTopK, warm_up)),
         names.SHARDED: lambda: tss.SparseStrategy(runs.warmed_up(ShardedTopK, warm_up)),
+        names.AUTO: lambda: tss.SparseStrategy(Auto(runs.DENSITY)),
     }
     found: dict[str, list] = {name: [] for name in ways}
     for seed in range(args.seeds):

@@ -5,7 +5,7 @@ import statistics
 
 from benchmarks.end_to_end import projection
 from benchmarks.end_to_end.names import ALONE, AUTO, DENSE, DENSE_WAYS, SPARSE_WAYS
-from benchmarks.report import environment_line, said, spread, table
+from benchmarks.report import environment_line, number, said, spread, table
 
 GOAL = 1.25  # the best sparse way's speed by the best dense one's where communication dominates
 NEAR = 2  # points of accuracy that a sparse way may be behind
@@ -54,10 +54,10 @@ def speeds(job: dict, workers: int, rows: int) -> str:
                 [
                     way,
                     spread(job["seconds"][way], 1),
-                    f"{workers * rows / median(job, way):.3g}",
+                    number(workers * rows / median(job, way)),
                     f"{efficiency(job, way):.0%}",
-                    f"{exposed(job, way):.3g}",
-                    f"{sum(sent) * 1e-6:.3g}" if sent else "",
+                    number(exposed(job, way)),
+                    number(sum(sent) * 1e-6) if sent else "",
                 ]
             )
     header = ["way", "s per step", "samples/s", "efficiency", "s exposed", "MB sent by worker 0"]
@@ -78,7 +78,7 @@ def breakdown(job: dict) -> str:
             by_way[way][name.split(".")[-1]] += seconds
     kinds = sorted(set().union(*by_way.values()) - set(PHASES))
     rows = [
-        [way, *(f"{of_kind[kind]:.3g}" if kind in of_kind else "" for kind in (*PHASES, *kinds))]
+        [way, *(number(of_kind[kind]) if kind in of_kind else "" for kind in (*PHASES, *kinds))]
         for way, of_kind in by_way.items()
     ]
     return table(["a further step, timed, s", "in all", *PHASES[1:], *kinds], rows)
@@ -88,7 +88,10 @@ def accuracy_verdict(curves: dict) -> str:
     """How far behind the sparse ways' mean accuracies are, and whether the goal is reached."""
     ends = {way: statistics.fmean(100 * points[-1][2] for points in seeds) for way, seeds in curves.items()}
     behind = {way: ends[DENSE] - ends[way] for way in curves if way in SPARSE_WAYS}
-    parts = [f"{way} is {points:.1f} points behind {DENSE}" for way, points in behind.items()]
+    parts = [
+        f"{way} is {abs(points):.1f} points {'ahead of' if points < 0 else 'behind'} {DENSE}"
+        for way, points in behind.items()
+    ]
     reached = all(points <= NEAR for points in behind.values())
     return f"- Accuracy on digits: {', '.join(parts)} (goal {NEAR} at most: {said(reached)})."
 
@@ -97,8 +100,8 @@ def learned(curves: dict, reached: float) -> str:
     """Seconds until an accuracy is reached, and what is reached in the end; mean and deviation over seeds."""
 
     def said_of(values):
-        deviation = f" ± {statistics.stdev(values):.3g}" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.3g}{deviation}"
+        deviation = f" ± {number(statistics.stdev(values))}" if len(values) > 1 else ""
+        return f"{number(statistics.mean(values))}{deviation}"
 
     rows = []
     for way, seeds in curves.items():
@@ -121,10 +124,10 @@ def projected(results: dict) -> str:
     links = projection.links_of(projection.middle(jobs), results["rate"])
     ratios, found = projection.errors(jobs), projection.seconds(links, results["density"])
     inputs = [
-        ["latency inside a node, between nodes", f"{links.local_alpha:.3g}, {links.cross_alpha:.3g}"],
-        ["a byte inside a node, between nodes", f"{links.local_beta:.3g}, {links.cross_beta:.3g}"],
-        ["start of a collective, of an all-to-all more", f"{links.phase:.3g}, {links.exchange:.3g}"],
-        ["selection, packing and adding, per element", f"{links.selection:.3g}"],
+        ["latency inside a node, between nodes", f"{number(links.local_alpha)}, {number(links.cross_alpha)}"],
+        ["a byte inside a node, between nodes", f"{number(links.local_beta)}, {number(links.cross_beta)}"],
+        ["start of a collective, of an all-to-all more", f"{number(links.phase)}, {number(links.exchange)}"],
+        ["selection, packing and adding, per element", number(links.selection)],
     ]
     parts = [
         "**A projection, not a measurement.** Seconds of one sum of a model's gradients by the [cost "
@@ -165,7 +168,7 @@ def render(results: dict) -> str:
     ]
     for model, job in jobs.items():
         size, milliseconds = job["parameters"] / 1e6, job["computation"] * 1e3
-        about = f"{size:.3g} M parameters, {milliseconds:.3g} ms of computation."
+        about = f"{number(size)} M parameters, {number(milliseconds)} ms of computation."
         parts += [f"### {model}", about, speeds(job, workers, results["rows"]), breakdown(job)]
     parts += [
         "## Loss against time",

@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.report import environment_line, said, spread, table
+from benchmarks.report import environment_line, number, said, spread, table
 
 RING, TORUS, FLAT, OURS = "Horovod ring", "Torus2D", "TopKAllGather", "HiTopK"
 SHARDED, SHARDED_CODED = "ShardedTopK", "ShardedTopK, fp16 + delta"
@@ -44,7 +44,7 @@ def _rows(cluster: dict, n: int) -> list[list[str]]:
                 f"{record['density']:.1%}" if record["density"] else "",
                 spread(record["seconds"], 1e3),
                 f"{_median(ring) / _median(record):.2f}",
-                f"{_bytes(record) / 1e6:.3g}",
+                number(_bytes(record) / 1e6),
                 f"{of_bound:.2f}" if of_bound else "",
                 f"{_off(record):.2f}",
                 _parts(record),

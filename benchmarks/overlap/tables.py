@@ -3,7 +3,7 @@
 import statistics
 
 from benchmarks.overlap.names import ALONE, GATHER_LAST, TUNED
-from benchmarks.report import environment_line, said, spread, table
+from benchmarks.report import environment_line, number, said, spread, table
 from tf_sparse_strategy.cluster.rate import PAYLOAD
 
 GOAL, BEHIND, TUNING = 0.93, 0.02, 0.98
@@ -56,9 +56,9 @@ def _half(job):
 
 def _facts(job):
     return (
-        f"{job['bytes'] / 1e6:.3g} MB of gradients; forward {job['forward'] * 1e3:.3g} ms, backward twice "
-        f"that, half an all-reduce at least {_half(job) * 1e3:.3g} ms (links were measured at "
-        f"{8e-6 / job['links']['cross_beta']:.0f} Mbit/s); S_max {_limit(job):.3g}."
+        f"{number(job['bytes'] / 1e6)} MB of gradients; forward {number(job['forward'] * 1e3)} ms, backward "
+        f"twice that, half an all-reduce at least {number(_half(job) * 1e3)} ms (links were measured at "
+        f"{8e-6 / job['links']['cross_beta']:.0f} Mbit/s); S_max {number(_limit(job))}."
     )
 
 
@@ -84,7 +84,7 @@ def _verdict(job):
         chosen = min(job["trials"], key=job["trials"].get)
         tuned = _speedup(job, TUNED) / max(_speedup(job, m) for m in job["seconds"] if m.startswith("DeAR"))
         lines.append(
-            f"- {len(job['trials'])} sizes tried; the fastest, {int(chosen) / 1e6:.3g} MB, took "
+            f"- {len(job['trials'])} sizes tried; the fastest, {number(int(chosen) / 1e6)} MB, took "
             f"{job['trials'][chosen] / start - 1:+.1%} against the first, 25 MiB; in the rounds {tuned:.0%} "
             f"of the fastest DeAR's speed (goal {TUNING:.0%}: {said(tuned >= TUNING)})."
         )
@@ -104,9 +104,9 @@ def _table(job):
         [
             method,
             spread(seconds, 1e3),
-            f"{_speedup(job, method):.3g}",
+            number(_speedup(job, method)),
             f"{_speedup(job, method) / _limit(job):.0%}",
-            f"{(statistics.median(seconds) - alone) * 1e3:.3g}",
+            number((statistics.median(seconds) - alone) * 1e3),
         ]
         for method, seconds in sorted(job["seconds"].items(), key=lambda x: statistics.median(x[1]))
         if method != ALONE
