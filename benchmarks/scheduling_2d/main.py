@@ -9,7 +9,7 @@ from benchmarks.scheduling_2d import tables
 from benchmarks.scheduling_2d.settings import MODELS
 from tf_sparse_strategy.cluster import Netlab
 
-NODES, RATE, ROUNDS, STEPS = 8, "125mbit", 3, 6
+NODES, RATE, ROUNDS, STEPS = 8, "125mbit", 3, 5
 
 
 def measure(quick: bool) -> dict:

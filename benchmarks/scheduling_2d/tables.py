@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks.report import environment_line, said, spread, table
+from benchmarks.report import environment_line, number, said, spread, table
 from benchmarks.scheduling_2d.settings import ALONE, BOTH, GATHERED, REDUCED, WITH, WITHOUT
 
 TOLERANCE = 1e-5  # of weights, where sums are added up in another order
@@ -46,14 +46,14 @@ def throughput(jobs: dict) -> str:
 
 def _facts(job):
     def megabytes(kind):
-        return f"{job['rows'][kind] * job['columns'] * 4e-6:.3g}"
+        return number(job["rows"][kind] * job["columns"] * 4e-6)
 
+    hidden = 1 - job["rows"]["prior"] / job["rows"]["coalesced"]
     return (
         f"Gradient of a worker's table rows: original {megabytes('original')} MB, coalesced "
-        f"{megabytes('coalesced')} MB, of these prior {megabytes('prior')} MB: of what rows take, "
-        f"{1 - job['rows']['prior'] / job['rows']['coalesced']:.0%} can be hidden at most. Forward "
-        f"{job['forward'] * 1e3:.3g} ms, backward twice that; {job['dense weights'] * 4e-6:.3g} MB of dense "
-        "gradients."
+        f"{megabytes('coalesced')} MB, of these prior {megabytes('prior')} MB: of what rows take, {hidden:.0%} "
+        f"can be hidden at most. Forward {number(job['forward'] * 1e3)} ms, backward twice that; "
+        f"{number(job['dense weights'] * 4e-6)} MB of dense gradients."
     )
 
 
@@ -74,10 +74,10 @@ def _table(job):
         [
             name,
             spread(seconds, 1e3),
-            f"{stall(job, name) * 1e3:.3g}",
+            number(stall(job, name) * 1e3),
             spread(job["ends"][name], 1e3),
-            f"{statistics.median(job['packets sent again'][name]) / job['steps']:.3g}",
-            f"{statistics.median(job['timeouts'][name]) / job['steps']:.2g}",
+            number(statistics.median(job["packets sent again"][name]) / job["steps"]),
+            number(statistics.median(job["timeouts"][name]) / job["steps"]),
         ]
         for name, seconds in job["seconds"].items()
     ]
