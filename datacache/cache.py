@@ -106,10 +106,10 @@ class DataCache:
             memory_dir, self._name, len(source), flat, memory, about, encoded_sizes, nodes
         )
         self._memory_dir, self._nodes = memory_dir, nodes
-        read = source.reader(self.memory.kept)
+        kept = self.memory.kept  # datasets that hold the loader need not hold the cache
 
         def decode_sample(sample):
-            return decode(*read(sample))
+            return decode(*read(sample, kept))
 
         # From sample numbers [b] to samples, in a graph or eagerly.
         self.load = Loader(decode_sample, self.spec, self.memory, self.local)

@@ -5,8 +5,10 @@ import json
 import os
 import pathlib
 import time
+from collections.abc import Callable
 
 from datacache import budget, directories
+from datacache import local as local_level
 
 _COMMANDS = {
     "ls": "the stores in memory: source, decode version, size, age",
@@ -38,8 +40,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--memory-dir", default="/dev/shm", help="default: %(default)s")
     parser.add_argument("--local-dir", help="local copies too; not for doctor")
     args = parser.parse_args(arguments)
-    root = _root(args.memory_dir)
-    stores = {path.name: path for path in _stores(root)}
+    from datacache import memory  # TensorFlow: not for --help
+
+    root = memory.root_of(args.memory_dir)
+    stores = {path.name: path for path in memory.stores_in(root)}
     unknown = [name for name in args.names if name not in stores]
     if unknown:
         print(f"No store {unknown[0]!r} in {root}; there are: {', '.join(stores) or 'none'}.")
@@ -52,34 +56,19 @@ def main(arguments: list[str]) -> int:
     if args.command == "doctor":
         return _doctor(args.memory_dir)
     if args.command == "clear":
-        return _clear(chosen, local)
+        todo = [(memory.clear, path) for path in chosen]
+        todo += [(local_level.clear, local)] if local else []
+        return _clear(todo)
+    files = {path: memory.stores(path) for path in chosen}
     if args.command == "verify":
-        return _verify(chosen, local)
+        return _verify(files, local)
     if not chosen:
         print(f"No stores in {root}.")
     for path in chosen:
-        print(_line(path) if args.command == "ls" else _stat(path))
+        print(_line(path, files[path]) if args.command == "ls" else _stat(path, files[path]))
     if local:
         print(_copies(local))
     return 0
-
-
-def _root(memory_dir: str) -> pathlib.Path:
-    from datacache import memory  # TensorFlow: not for --help
-
-    return memory.root_of(memory_dir)
-
-
-def _stores(root: pathlib.Path) -> list[pathlib.Path]:
-    from datacache import memory
-
-    return memory.stores_in(root)
-
-
-def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    from datacache import memory
-
-    return memory.stores(path)
 
 
 def _about(path: pathlib.Path) -> dict:
@@ -91,8 +80,8 @@ def _about(path: pathlib.Path) -> dict:
     return about if isinstance(about, dict) else {}
 
 
-def _line(path: pathlib.Path) -> str:
-    about, files = _about(path), _files(path)
+def _line(path: pathlib.Path, files: list[pathlib.Path]) -> str:
+    about = _about(path)
     try:
         size = budget.readable(sum(file.stat().st_blocks * 512 for file in files)) if files else "no store"
     except OSError:
@@ -106,21 +95,19 @@ def _line(path: pathlib.Path) -> str:
 
 
 def _copies(local: pathlib.Path) -> str:
-    from datacache import local as local_level
-
     copies = local_level.copies_in(local)
     size = budget.readable(sum(copy.lstat().st_size for copy in copies))
     use = "in use" if directories.is_in_use(local) else ""
     return "  ".join(part for part in (str(local), f"{len(copies)} copies", size, use) if part)
 
 
-def _stat(path: pathlib.Path) -> str:
+def _stat(path: pathlib.Path, files: list[pathlib.Path]) -> str:
     import tensorflow as tf
 
     from custom_ops.datacache_store import datacache_store as native
 
     said = []
-    for file in _files(path):
+    for file in files:
         try:
             stats = native.store_stats(str(file))
         except tf.errors.FailedPreconditionError as error:
@@ -134,15 +121,13 @@ def _stat(path: pathlib.Path) -> str:
     return "\n".join(said) or f"{path.name}  {_EMPTY}"
 
 
-def _verify(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
+def _verify(stores: dict[pathlib.Path, list[pathlib.Path]], local: pathlib.Path | None) -> int:
     import tensorflow as tf
 
     from custom_ops.datacache_store import datacache_store as native
-    from datacache import local as local_level
 
     bad = 0
-    for path in stores:
-        files = _files(path)
+    for path, files in stores.items():
         if not files:
             print(f"{path.name}  {_EMPTY}")
         for file in files:
@@ -167,14 +152,9 @@ def _cure(damaged: int, done: str) -> str:
     return f"; they will be {done} again" if damaged else ""
 
 
-def _clear(stores: list[pathlib.Path], local: pathlib.Path | None) -> int:
-    from datacache import local as local_level
-    from datacache import memory
-
+def _clear(todo: list[tuple[Callable[[pathlib.Path], int], pathlib.Path]]) -> int:
+    """Calls each function with its directory; both `clear` of memory.py and of local.py return bytes."""
     code = 0
-    todo = [(memory.clear, path) for path in stores]
-    if local:
-        todo.append((local_level.clear, local))
     for clear, path in todo:
         try:
             print(f"{path}: {budget.readable(clear(path))} freed")

@@ -165,11 +165,6 @@ class Memory:
             found, lambda: data, lambda: native.keep(self.encoded_path, sample, read(), self.path)
         )
 
-    @property
-    def capacity(self) -> int:
-        """How many samples may be kept decoded; 0 without a store."""
-        return native.store_stats(self.path).capacity if self.path else 0
-
     def forecast(self, directory: str) -> str:
         """What will fit."""
         return budget.forecast(self._share, self.sample_bytes, self.limit, self.rooms, directory)

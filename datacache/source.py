@@ -45,6 +45,19 @@ def _not_kept(sample: tf.Tensor, read: Callable[[], tf.Tensor]) -> tf.Tensor:
     return read()
 
 
+def _file_reader(files: list[SourceFile], copies: LocalCopies) -> Callable[..., tf.Tensor]:
+    """The graph function that reads a part of one of the files: `native.read` with the file's number."""
+    originals = tf.constant([file.path for file in files])
+    names = tf.constant([copies.path(file.path, file.stamp) for file in files])
+    stamps = tf.constant([file.stamp for file in files], tf.int64)
+
+    def read(file, offset, length, record):
+        parts = [tf.gather(of_files, file) for of_files in (originals, names, stamps)]
+        return native.read(*parts, offset, length, record=record)
+
+    return read
+
+
 def _stat(path: str) -> SourceFile:
     if "://" in path:
         status = tf.io.gfile.stat(path)
@@ -126,18 +139,15 @@ class TFRecords:
         len(self)
         return self._index[2]
 
-    def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-        """The graph function from a sample's number to what `decode` gets."""
+    def reader(self) -> Callable[..., tuple[tf.Tensor, ...]]:
+        """The graph function from a sample's number, and perhaps a `Kept`, to what `decode` gets."""
         len(self)
         index = tf.constant(self._index)
-        originals = tf.constant(self.paths)
-        copies = tf.constant([self._copies.path(file.path, file.stamp) for file in self.files])
-        stamps = tf.constant([file.stamp for file in self.files], tf.int64)
+        read_part = _file_reader(self.files, self._copies)
 
-        def read(sample):
-            file, offset, length = tf.unstack(tf.gather(index, sample, axis=1))
-            parts = [tf.gather(of_files, file) for of_files in (originals, copies, stamps)]
-            return (kept(sample, lambda: native.read(*parts, offset, length, record=True)),)
+        def read(sample: tf.Tensor, kept: Kept = _not_kept):
+            part = tf.unstack(tf.gather(index, sample, axis=1))
+            return (kept(sample, lambda: read_part(*part, record=True)),)
 
         return read
 
@@ -186,18 +196,15 @@ class ImageFolder:
         """Of each image's file."""
         return np.array([file.size for file in self.files])
 
-    def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-        """The graph function from a sample's number to what `decode` gets."""
-        originals = tf.constant([file.path for file in self.files])
-        copies = tf.constant([self._copies.path(file.path, file.stamp) for file in self.files])
-        stamps = tf.constant([file.stamp for file in self.files], tf.int64)
+    def reader(self) -> Callable[..., tuple[tf.Tensor, ...]]:
+        """The graph function from a sample's number, and perhaps a `Kept`, to what `decode` gets."""
         sizes = tf.constant([file.size for file in self.files], tf.int64)
         labels = tf.constant(self._labels, tf.int64)
+        read_part = _file_reader(self.files, self._copies)
 
-        def read(sample):
-            parts = [tf.gather(of_files, sample) for of_files in (originals, copies, stamps)]
+        def read(sample: tf.Tensor, kept: Kept = _not_kept):
             whole = (tf.constant(0, tf.int64), tf.gather(sizes, sample))
-            image = kept(sample, lambda: native.read(*parts, *whole, record=False))
+            image = kept(sample, lambda: read_part(sample, *whole, record=False))
             return image, tf.gather(labels, sample)
 
         return read
@@ -251,10 +258,10 @@ class Samples:
         """For messages."""
         return f"sample {sample}"
 
-    def reader(self, kept: Kept = _not_kept) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-        """The graph function from a sample's number to what `decode` gets."""
+    def reader(self) -> Callable[..., tuple[tf.Tensor, ...]]:
+        """The graph function from a sample's number, and perhaps a `Kept`, to what `decode` gets."""
 
-        def read(sample):
+        def read(sample: tf.Tensor, kept: Kept = _not_kept):
             result = self._read(sample)
             return result if isinstance(result, tuple) else (result,)
 

@@ -91,11 +91,3 @@ def _cut(end: float, size: int, unit: int) -> int:
     if end <= 0 or end >= size:
         return 0 if end <= 0 else size
     return min(round(end / unit) * unit, size)
-
-
-def loads(division: Division, sizes: Sequence[int], costs: Sequence[float]) -> list[float]:
-    """What each worker's share costs."""
-    return [
-        sum(costs[p.tensor] * (p.end - p.begin) / max(sizes[p.tensor], 1) for p in share)
-        for share in division
-    ]

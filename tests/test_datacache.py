@@ -33,8 +33,12 @@ def test_records_once_per_epoch_and_decoded_once(pattern, shm, tmp_path):
 
 
 def test_statistics_of_each_level(pattern, shm, tmp_path):
+    files = sum(path.stat().st_size for path in pathlib.Path(pattern).parent.iterdir())
+    first = native.read_stats()
     cache = help_.cache(pattern, shm, tmp_path / "local", memory=50 * 256)
     before = cache.stats()
+    assert before["original_bytes"] - first.original_bytes == files
+    assert before["local_bytes"] - first.local_bytes == files  # the index is made of the copies
     begin = time.monotonic()
     for epoch in range(2):
         help_.numbers_of(cache.dataset(16, start=10 * epoch, epochs=epoch + 1))
@@ -43,11 +47,23 @@ def test_statistics_of_each_level(pattern, shm, tmp_path):
     assert (stats["memory_hits"], stats["memory_misses"]) == (50, 250)
     assert stats["memory_hit_rate"] == 50 / 300
     assert stats["local_reads"] - before["local_reads"] == 250 and 0 < stats["local_hit_rate"] <= 1
+    assert stats["original_bytes"] == before["original_bytes"]
     assert stats["memory_bytes"] == 50 * (256 - 64)
     for level in ("memory", "local"):
         assert stats[f"{level}_bytes_per_second"] == stats[f"{level}_bytes"] / stats[f"{level}_seconds"] > 0
     assert stats["batches"] - before["batches"] == 20
     assert 0 < stats["stall_seconds"] - before["stall_seconds"] < seconds
+
+
+def test_each_copy_is_looked_up_once(shm, tmp_path, monkeypatch):
+    """Of a million files that takes seconds."""
+    source = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
+    copies, asked = datacache.cache.LocalCopies, []
+    path = copies.path
+    monkeypatch.setattr(copies, "path", lambda *args: asked.append(args[1]) or path(*args))
+    cache = datacache.DataCache(source, help_.decode_image, tmp_path / "local", memory_dir=str(shm))
+    list(cache.dataset(8, epochs=1))
+    assert sorted(asked) == sorted(file.path for file in source.files)
 
 
 def test_waiting_for_a_slow_source_is_counted(shm):
@@ -328,6 +344,7 @@ def test_the_document_runs(tmp_path, shm, monkeypatch):
         "/mnt/ssd/cache": str(tmp_path / "local"),
         'memory="auto",': f'memory="auto", memory_dir={str(shm)!r},',
         "epochs=28": "epochs=2",
+        "256": "24",  # as many as there are: what is left of an epoch is dropped
     }.items():
         assert shown in blocks
         blocks = blocks.replace(shown, here)

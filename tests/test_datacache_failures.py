@@ -1,5 +1,6 @@
 """What must not lose or falsify a sample: damage, sources that change or vanish, hostile names."""
 
+import fcntl
 import hashlib
 import io
 import os
@@ -9,6 +10,7 @@ import shutil
 import struct
 import sys
 import time
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -172,6 +174,31 @@ def test_a_damaged_copy_is_copied_again(pattern, shm, tmp_path):
     after = native.read_stats()
     assert (after.damaged - before.damaged, after.copies - before.copies) == (1, 1)
     assert native.check_copy(str(copy))
+
+
+def test_who_waited_for_a_copy_does_not_read_all_of_it(pattern, shm, tmp_path):
+    """Under the lock, for which others wait. Whoever reads what is damaged in it notices."""
+    cache = help_.cache(pattern, shm, tmp_path / "local", memory=0)
+    file = cache.source.files[0]
+    copy = pathlib.Path(cache.local.path(file.path, file.stamp))
+    whole = copy.read_bytes()
+    os.truncate(copy, 100)  # who reads it deletes it, and waits for the lock
+    before = native.read_stats()
+    lock = os.open(copy.parent, os.O_RDONLY)
+    with futures.ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first = pool.submit(cache.sample, 0)
+        until = time.monotonic() + 60
+        while copy.exists() and time.monotonic() < until:
+            time.sleep(0.001)
+        copy.write_bytes(whole)
+        help_.flip(copy, file.size - 20)  # in the last of its 50 records
+        os.close(lock)
+        assert first.result()["number"].numpy() == 0
+    assert native.read_stats().copies == before.copies
+    assert cache.sample(49)["number"].numpy() == 49
+    assert native.read_stats().copies == before.copies + 1
+    assert copy.read_bytes() == whole
 
 
 def lengthen(copy: pathlib.Path) -> None:

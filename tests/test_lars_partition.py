@@ -9,12 +9,20 @@ import pytest
 
 from benchmarks.pto import layers
 from lars_pto import partition
-from lars_pto.partition import loads, split_tensors, whole_tensors
+from lars_pto.partition import split_tensors, whole_tensors
 
 
 def resnet50() -> list[int]:
     """Elements of each of ResNet-50's tensors."""
     return [math.prod(shape) for shape in layers.resnet50()]
+
+
+def loads(division, sizes, costs) -> list[float]:
+    """What each worker's share costs."""
+    return [
+        sum(costs[p.tensor] * (p.end - p.begin) / max(sizes[p.tensor], 1) for p in share)
+        for share in division
+    ]
 
 
 def speedup(division, sizes) -> float:

@@ -115,8 +115,25 @@ def test_the_probe_notes_every_second_step_that_is_finite():
 
     @tf.function
     def step(gradient):
+        probe.begin_step()
         probe.note(probe.due(), gradient, tf.constant([0.0, 5.0, 0.0]), state)
 
     for first in (1.0, 2.0, 3.0, float("inf")):
         step(tf.constant([first, 1.0, 0.0]))
     assert probe.read() == [3.0, 1.0, 5.0, 9.0]
+
+
+def test_the_probe_counts_a_step_of_two_optimizers_once():
+    probe = metrics.GradientProbe(every=2)
+
+    @tf.function
+    def step():
+        probe.begin_step()
+        for elements in (1, 10):
+            probe.note(probe.due(), tf.ones([elements]), tf.ones([elements]), State({}))
+
+    noted = []
+    for _ in range(4):
+        step()
+        noted.append(probe.read()[0])
+    assert noted == [0.0, 11.0, 11.0, 22.0]

@@ -20,6 +20,7 @@ _LOGGED = (
     "cross_bytes_per_step",
     "imbalance",
 )
+_begun: list["CommunicationMonitor"] = []  # and not ended
 
 
 def _callback_classes() -> tuple[type, ...]:
@@ -110,8 +111,7 @@ class CommunicationMonitor(*_callback_classes()):
         first, end = trace_steps
         if not 0 <= first < end:
             raise ValueError(
-                f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end, "
-                "e.g. (10, 20)."
+                f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end, e.g. (10, 20)."
             )
         self._log_dir = log_dir
         self._update_freq = update_freq
@@ -130,6 +130,11 @@ class CommunicationMonitor(*_callback_classes()):
                 f"CommunicationMonitor needs a model of a SparseStrategy; this one's is "
                 f"{type(strategy).__name__}. Build and compile it inside `with strategy.scope():`."
             )
+        self._history = getattr(self.model, "history", None)  # each fit has its own
+        for monitor in list(_begun):  # Keras tells nobody of the end of a fit that raised
+            if monitor is self or monitor._history is not self._history:
+                monitor._end()
+        _begun.append(self)
         self._strategy = strategy
         self._step = 0
         self._hidden = {}
@@ -197,18 +202,27 @@ class CommunicationMonitor(*_callback_classes()):
     def on_train_end(self, logs=None):
         if self._recorder is not None:  # training ended before the traced steps did
             self._finish_trace()
-        if self._writer is not None:
-            self._writer.close()
-        if self._schemes is not None and self._scheme_freq:
-            self._strategy.extended.gradients.probe = None
-            self.model.make_train_function(force=True)  # traced anew, without the probe
-        self._strategy = self._writer = self._recorder = self._schemes = None
+        self._end()
 
     def _finish_trace(self):
         self._hidden = self._recorder.write(os.fspath(self._trace_path))
         self._recorder = None
-        self._strategy.extended.collectives.sites.timed = False
         self.model.make_train_function(force=True)  # traced anew, without the clock
+
+    def _end(self):
+        """Leaves the strategy as it was. Not collective."""
+        if self in _begun:
+            _begun.remove(self)
+        if self._writer is not None:
+            self._writer.close()
+        if self._recorder is not None:
+            self._recorder.stop()
+        probed = self._schemes is not None and self._scheme_freq
+        if probed:
+            self._strategy.extended.gradients.probe = None
+        if probed or self._recorder is not None:
+            self.model.make_train_function(force=True)  # traced anew, without clock and probe
+        self._strategy = self._writer = self._recorder = self._schemes = None
 
     def _write(self, prefix, rates, step):
         if self._writer is None:
@@ -266,9 +280,7 @@ class _Schemes:
         rates = metrics.scheme_rates(before, now)
         in_use = metrics.schemes_in_use(self._strategy)
         if self._strategy.topology.rank == 0 and self._in_use not in (None, in_use):
-            logging.warning(
-                "%s: gradients are now summed by %s, before by %s", when, in_use, self._in_use
-            )
+            logging.warning("%s: gradients are now summed by %s, before by %s", when, in_use, self._in_use)
         self._in_use = in_use
         kinds = repr(self._strategy.communication)
         names = ["sparse_part"]
@@ -303,9 +315,14 @@ class _Recorder:
         bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
         self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
 
+    def stop(self) -> list[stall.Interval]:
+        """Records no more; when this rank computed."""
+        self._collectives.sites.timed = False
+        return [] if self._profile is None else self._profile.stop()
+
     def write(self, path: str) -> dict[str, float]:
-        """Writes the bars, and returns `stall.rates` of all ranks. Collective."""
-        bars = [] if self._profile is None else self._profile.stop()
+        """Stops, writes the bars, and returns `stall.rates` of all ranks. Collective."""
+        bars = self.stop()
         steps = [bar for bar in self._spans if bar.line == trace.STEPS]
         first = min((bar.begin for bar in steps), default=0)
         last = max((bar.end for bar in steps), default=0)

@@ -36,7 +36,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.trackable import base as trackable
 from tensorflow.python.training.saving import saveable_object
 
-from tf_sparse_strategy import agreement, keras_hooks
+from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
@@ -59,7 +59,7 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
 
     def _counted(self, value):
         extended = self._distribute_strategy.extended
-        if extended.batch is None or distribute_lib.in_cross_replica_context():
+        if distribute_lib.in_cross_replica_context() or extended.batch is None:
             return value
         return extended.masked(tf.cast(value, self.dtype))
 
@@ -73,8 +73,8 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
         extended = self._distribute_strategy.extended
         if distribute_lib.in_cross_replica_context():
             value = tf.convert_to_tensor(value, self.dtype)  # e.g. an HDF5 dataset being loaded
-        elif extended.batch is not None:
-            value = tf.where(extended.batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
+        elif (batch := extended.batch) is not None:
+            value = tf.where(batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
 
     def _get_cross_replica(self):
@@ -154,11 +154,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         topology = collectives.topology
         self._rank, self._size = topology.rank, topology.num_workers
         self._initialize_single_worker((device_util.resolve(device),))
-        self._cross_device_ops = None
-        self._collective_key_base = 0
-        self._use_var_policy = False
-        self._cluster_spec = None
-        self._task_type, self._task_id = "worker", self._rank
+        self._task_id = self._rank  # Keras names by it what workers beside the chief write
         self._is_chief = self._rank == 0
         self.experimental_enable_get_next_as_optional = True
         with tf.device("CPU:0"):
@@ -178,6 +174,12 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def _use_merge_call(self):
         return True
+
+    @property
+    def _retrace_functions_for_each_device(self):
+        # Part of what TensorFlow finds a traced function by: a function that is called within steps of tagged
+        # batches, where rows are masked, and within others, is traced for each.
+        return getattr(self._local, "tagged", False)
 
     def _get_local_replica_id(self, replica_id_in_sync_group):
         return 0
@@ -241,7 +243,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _create_variable(self, next_creator, **kwargs):
         # There is one device; but a slot beside a slice of a table is a slice as well.
         partition = self.slices.partition_beside(kwargs.pop("colocate_with", None))
-        statistic = partition is None and keras_hooks.is_layer_statistic(kwargs)
+        statistic = partition is None and keras_callers.is_layer_statistic(kwargs)
         if statistic:
             kwargs["synchronization"] = tf.VariableSynchronization.ON_WRITE
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
@@ -263,7 +265,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             **kwargs,
         )
         variable._weighs_rows = statistic  # read in _reduce_to
-        variable._counts_steps = keras_hooks.is_step_counter(kwargs)  # read in _broadcast_to
+        variable._counts_steps = keras_callers.is_step_counter(kwargs)  # read in _broadcast_to
         if partition is not None:
             self.slices.add(variable, partition)
         return variable
@@ -282,17 +284,14 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return input_pipeline.Batch(None, rows, total)
 
     def _call_for_each_replica(self, fn, args, kwargs):
-        args, kwargs = tf.nest.map_structure(_component, (args, kwargs), expand_composites=False)
-        args, batch = input_pipeline.opened(args, input_pipeline.Batch)
-        args, ahead = input_pipeline.opened(args, input_pipeline.Ahead)
+        args, batch, ahead = _opened(args)
+        kwargs = tf.nest.map_structure(_component, kwargs, expand_composites=False)
         outer = self._local.__dict__.copy()
         begins = not outer.get("running", False)  # Keras's loss scaling calls again from within
         self._local.running = True
         self._local.tagged = outer.get("tagged", False) or batch is not None
         try:
-            replica = ReplicaContext(
-                self._container_strategy(), replica_id_in_sync_group=self._rank
-            )
+            replica = ReplicaContext(self._container_strategy(), replica_id_in_sync_group=self._rank)
             with ops.device(self._devices[0]), replica:
                 if not begins:
                     return fn(*args, **kwargs)
@@ -306,6 +305,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def _begin_step(self, args, batch):
         """Notes how many rows count in this step."""
         self.steps.add(args, None if batch is None else batch.rows)
+        self.gradients.begin_step()
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
             counted = (1, self._size) if batch is None else (batch.rows, batch.total)
             with tf.device("CPU:0"):
@@ -313,9 +313,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def masked(self, x: tf.Tensor) -> tf.Tensor:
         """`x`, or zeros where this worker's batch counts for nothing."""
-        if self.batch is None:
-            return x
-        return tf.where(self.batch.rows > 0, x, tf.zeros_like(x))
+        batch = self.batch
+        return x if batch is None else tf.where(batch.rows > 0, x, tf.zeros_like(x))
 
     # ---- reductions -----------------------------------------------------------------------------
 
@@ -335,19 +334,11 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         self._refuse_xla()
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
             self._same_variables.check(pairs)
-        if self.batch is None:
+        batch = self.batch
+        if batch is None:
             return list(pairs)
-        return [(self._counted_gradient(gradient, to), to) for gradient, to in pairs]
-
-    def _counted_gradient(self, gradient, variable):
-        """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
-        if slices.of(variable) is not None:
-            return gradient  # of all workers' rows: each masked its own
-        counts = self.batch.rows > 0
-        if isinstance(gradient, tf.IndexedSlices):
-            values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return tf.cond(counts, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
+        counts = batch.rows > 0
+        return [(_counted_gradient(gradient, to, counts), to) for gradient, to in pairs]
 
     def _refuse_xla(self):
         """Raises where a collective is traced into a function that XLA is to compile."""
@@ -365,9 +356,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         if isinstance(value, tf.IndexedSlices):
             summed = self.gradients.reduce_sparse(value)
             if reduce_op == ReduceOp.MEAN:
-                return tf.IndexedSlices(
-                    summed.values / self._size, summed.indices, summed.dense_shape
-                )
+                return tf.IndexedSlices(summed.values / self._size, summed.indices, summed.dense_shape)
             return summed
         if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
             raise TypeError(
@@ -378,7 +367,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
         return summed / self._size if reduce_op == ReduceOp.MEAN else summed
 
     def _reduce_to(self, reduce_op, value, destinations, options):
-        weighs_rows = getattr(destinations, "_weighs_rows", False)
+        weight = self.loss_weight() if getattr(destinations, "_weighs_rows", False) else None
 
         def reduce(x):
             if distribute_utils.is_mirrored(x):
@@ -390,10 +379,10 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
                 )
             x = x.values[0] if isinstance(x, values.SyncOnReadVariable) else _component(x)
             x = _number_as_tensor(x, destinations)
-            if weighs_rows and self.batch is not None:
+            if weight is not None:
                 self._refuse_xla()
                 x = tf.convert_to_tensor(x)
-                weighted = self.masked(x * tf.cast(self.loss_weight(), x.dtype))
+                weighted = self.masked(x * tf.cast(weight, x.dtype))
                 return self.collectives.all_reduce(weighted, purpose="statistics")
             if reduce_op == ReduceOp.SUM and not isinstance(x, tf.IndexedSlices):
                 x = self.masked(x)
@@ -403,9 +392,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def loss_weight(self) -> tf.Tensor | None:
         """Share of the global batch that this worker's rows are, or None outside Keras's steps."""
-        if self.batch is None:
-            return None
-        return tf.cast(self.batch.rows, tf.float32) / tf.cast(self.batch.total, tf.float32)
+        batch = self.batch
+        return None if batch is None else tf.cast(batch.rows, tf.float32) / tf.cast(batch.total, tf.float32)
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         pairs = [(_component(value), to) for value, to in value_destination_pairs]
@@ -440,9 +428,9 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
             summed = self.collectives.all_reduce(tf.reduce_sum(x, axis=axis))
             if reduce_op == ReduceOp.SUM:
                 return summed
-            count = self.collectives.all_reduce(
-                tf.reduce_prod(tf.gather(tf.shape(x, tf.int64), axis))
-            )
+            from_start = tf.math.floormod(axis, tf.rank(x))  # tf.gather knows no negative axes
+            sizes = tf.gather(tf.shape(x, tf.int64), from_start)
+            count = self.collectives.all_reduce(tf.reduce_prod(sizes))
             return summed / tf.cast(count, summed.dtype)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
@@ -450,8 +438,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
     def gather_predictions(self, outputs, args):
         """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
         self._refuse_xla()
-        local = tf.nest.map_structure(_component, args, expand_composites=False)
-        _, batch = input_pipeline.opened(local, input_pipeline.Batch)
+        _, batch, _ = _opened(args)
 
         def gather(rows):
             return self.collectives.all_gather(rows if batch is None else rows[: batch.rows])
@@ -460,9 +447,8 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def local_value(self, value):
         """This process's part of a structure of per-replica values, a tagged batch opened."""
-        local = tf.nest.map_structure(_component, value, expand_composites=False)
-        opened, _ = input_pipeline.opened([local], input_pipeline.Batch)
-        return input_pipeline.opened(opened, input_pipeline.Ahead)[0][0]
+        [local], _, _ = _opened([value])
+        return local
 
     def _broadcast_to(self, tensor, destinations):
         tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))
@@ -477,7 +463,7 @@ class StrategyExtended(mirrored_strategy.MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
-        consumer = keras_hooks.consumer()
+        consumer = keras_callers.consumer()
         part, agreement = self._sharding.share(dataset, consumer)
         if self.delayed is not None and consumer == "fit":
             part = input_pipeline.look_ahead(part)
@@ -552,13 +538,29 @@ def _reduce_op(op: str | ReduceOp) -> ReduceOp:
     return ReduceOp(op.upper()) if isinstance(op, str) else op
 
 
+def _counted_gradient(gradient, variable, counts):
+    """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
+    if slices.of(variable) is not None:
+        return gradient  # of all workers' rows: each masked its own
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.cond(counts, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
+
+
 def _component(value):
     """This process's part of a per-replica value; variables are left whole."""
-    if isinstance(value, values.DistributedValues) and not isinstance(
-        value, values.DistributedVariable
-    ):
+    if isinstance(value, values.DistributedValues) and not isinstance(value, values.DistributedVariable):
         return value.values[0]
     return value
+
+
+def _opened(args):
+    """(this process's part of `args` with a tagged batch opened, its Batch or None, its Ahead or None)."""
+    args = tf.nest.map_structure(_component, args, expand_composites=False)
+    args, batch = input_pipeline.opened(args, input_pipeline.Batch)
+    args, ahead = input_pipeline.opened(args, input_pipeline.Ahead)
+    return args, batch, ahead
 
 
 def _number_as_tensor(value, destinations):
@@ -637,32 +639,32 @@ class DistributedIterator(input_lib.DistributedIterator):
                 )
         if self._agreement is None:
             return self._get_next_no_partial_batch_handling()
-        optional, more = self._poll()
-        return tf.cond(more, lambda: self._value(optional), self._end)
+        optional, more, total = self._poll()
+        return tf.cond(more, lambda: self._value(optional, total), self._end)
 
     def get_next_as_optional(self):
-        optional, more = self._poll()
+        optional, more, total = self._poll()
         return tf.cond(
             more,
-            lambda: tf.experimental.Optional.from_value(self._value(optional)),
+            lambda: tf.experimental.Optional.from_value(self._value(optional, total)),
             lambda: tf.experimental.Optional.empty(self._element_spec),
         )
 
     def _poll(self):
-        """(this worker's optional, whether the workers go on)."""
+        """(this worker's optional, whether the workers go on, rows of all where they agree by rows)."""
         [optional] = self._iterators[0].get_next_as_optional_list()
         collectives = self._strategy.extended.collectives
         if self._agreement is None:
-            return optional, optional.has_value()
+            return optional, optional.has_value(), None
         if self._agreement == "all":
-            return optional, agreement.all_have_data(optional, collectives)
-        self._total = agreement.total_rows(optional, collectives)
-        return optional, self._total > 0
+            return optional, agreement.all_have_data(optional, collectives), None
+        total = agreement.total_rows(optional, collectives)
+        return optional, total > 0, total
 
-    def _value(self, optional):
+    def _value(self, optional, total):
         value = optional.get_value()
-        if self._agreement == "rows":
-            value = value._replace(total=self._total)
+        if total is not None:
+            value = value._replace(total=total)
         return input_lib._create_per_replica([value], self._strategy)
 
     def _end(self):
@@ -677,9 +679,7 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
 
     def __init__(self, input_workers, strategy, dataset, options, agreement):
         input_context = strategy.extended._make_input_context()
-        super().__init__(
-            input_workers, strategy, [input_context], lambda _: dataset, options=options
-        )
+        super().__init__(input_workers, strategy, [input_context], lambda _: dataset, options=options)
         self._agreement = agreement
 
     @property

@@ -34,6 +34,11 @@ class GradientReducer:
         self.memory = Memory(communication, collectives)
         self.probe = None  # a metrics.GradientProbe, which functions traced from now on are to feed
 
+    def begin_step(self) -> None:
+        """To be called before a step, which may reduce several lists, e.g. one of each optimizer."""
+        if self.probe is not None:
+            self.probe.begin_step()
+
     @tf.autograph.experimental.do_not_convert
     def reduce(self, pairs) -> list:
         """Returns the sums over workers of `[(gradient, variable), …]`, in the same order.

@@ -14,6 +14,11 @@ def extended_of(strategy: Any) -> Any:
     return extended if hasattr(extended, "reduce_gradients") else None
 
 
+def model_of(callbacks: Any) -> Any:
+    """The model of either Keras's `CallbackList`; None if it has none."""
+    return getattr(callbacks, "model", None)
+
+
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:
     """Replaces `owner.name` by `wrapper(original, …)`, once.
 

@@ -1,4 +1,4 @@
-"""Splits one global batch over the workers, with public tf.data only.
+"""Splits one global batch over the workers.
 
 Data sharding: every worker reads the whole pipeline and keeps a contiguous slice of each global batch,
 in rank order, so that gathering the workers' results restores the original order. A batch of B rows

@@ -24,24 +24,16 @@ current strategy; under any other it calls the original.
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
-import contextlib
-import itertools
-import sys
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from tf_sparse_strategy import keras_saving
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
-from tf_sparse_strategy.hooking import extended_of, wrap
+from tf_sparse_strategy.hooking import extended_of, model_of, wrap
 from tf_sparse_strategy.overlap import tuned_fit
 
-_KERAS_PACKAGES = ("keras.src", "tf_keras.src")
-_OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
-_CONSUMERS = ("fit", "evaluate", "predict")
 # .sums: whether what this thread clips now is summed; .done: whether what it applies is, and is clipped
 _clipping = threading.local()
 
@@ -187,9 +179,9 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
     if _chunked_update(optimizer) is None:
         return original(optimizer, grads, variables, learning_rate)
     extended = _in_replica_of_ours()
-    pairs = extended.counted_gradients(list(zip(grads, variables, strict=True)))
+    pairs = list(zip(grads, variables, strict=True))
     others, _clipping.done = extended.chunked.apply(
-        optimizer, pairs, learning_rate, extended.gradients.reduce
+        optimizer, pairs, learning_rate, extended.counted_gradients, extended.reduce_gradients
     )
     try:
         if others:
@@ -204,8 +196,7 @@ def _decay_whole_variables(original, optimizer, variables):
 
 
 def _synchronize_first(original, callbacks, *args, **kwargs):
-    model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
-    strategy = getattr(model, "distribute_strategy", None)
+    strategy = getattr(model_of(callbacks), "distribute_strategy", None)
     if extended_of(strategy) is not None:
         strategy.synchronize()
     return original(callbacks, *args, **kwargs)
@@ -294,8 +285,7 @@ def _show_progress_once(original, logger, params):
 
 
 def _begin_epoch(original, callbacks, epoch, logs=None):
-    model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
-    extended = extended_of(getattr(model, "distribute_strategy", None))
+    extended = extended_of(getattr(model_of(callbacks), "distribute_strategy", None))
     if extended is not None:
         extended.gradients.memory.begin_epoch(epoch)
     return original(callbacks, epoch, logs)
@@ -317,93 +307,3 @@ def _stop_together(original, callback, batch, logs=None):
         total = extended.collectives.all_reduce(tf.constant(logs["loss"]), purpose="loss")
         logs = {**logs, "loss": total.numpy()}
     return original(callback, batch, logs)
-
-
-def _callers():
-    frame = sys._getframe(2)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _module(frame) -> str:
-    return frame.f_globals.get("__name__", "")
-
-
-def consumer() -> str | None:
-    """Which Keras loop is asking for a distributed dataset: "fit", "evaluate", "predict" or None.
-
-    None also when the user's own code asks, be it in a callback of `fit`: only Keras's loops pass a
-    batch to `run` unopened.
-    """
-    ours_and_tensorflow = ("tf_sparse_strategy", "tensorflow")
-    asking = itertools.dropwhile(
-        lambda frame: _module(frame).startswith(ours_and_tensorflow), _callers()
-    )
-    in_keras = itertools.takewhile(
-        lambda frame: _module(frame).startswith(_KERAS_PACKAGES), asking
-    )
-    names = (frame.f_code.co_name for frame in in_keras)
-    return next((name for name in names if name in _CONSUMERS), None)
-
-
-def without_autocast() -> contextlib.AbstractContextManager:
-    """While this lasts, variables of Keras 3 are not cast, even within a layer that computes in 16 bits."""
-    from keras.src.backend.common.variables import AutocastScope
-
-    return AutocastScope(None)
-
-
-def trained_model(fn: Callable) -> Any:
-    """The model of Keras 3 whose `train_step`, Keras's own, `fn` is; None if it is anything else."""
-    trainer = sys.modules.get("keras.src.backend.tensorflow.trainer")
-    is_kerass = trainer and getattr(fn, "__func__", None) is trainer.TensorFlowTrainer.train_step
-    return fn.__self__ if is_kerass else None
-
-
-def is_predict_step(fn: Callable) -> bool:
-    """Whether `fn` is what `Model.predict` runs on one batch, in either Keras."""
-    return "make_predict_function" in getattr(fn, "__qualname__", "")
-
-
-def is_symbolic_build() -> bool:
-    """Whether Keras 3 is taking a batch, by `strategy.reduce`, only to infer shapes from it."""
-    return any(
-        frame.f_code.co_name == "_maybe_symbolic_build" and _module(frame).startswith("keras.src")
-        for frame in itertools.islice(_callers(), 3)
-    )
-
-
-def is_layer_statistic(kwargs: dict) -> bool:
-    """Whether the variable being created is a layer's running statistic, e.g. BatchNorm's moving mean.
-
-    That is a floating, non-trainable weight for which the layer names no aggregation (Keras 3, where
-    the workers' values would silently drift apart) or MEAN on read (tf_keras, where each save would
-    need all workers). Both become variables that are averaged when written, which by linearity has the
-    same value: old m + (1 - m) mean(new) = mean(old m + (1 - m) new).
-    """
-    if kwargs.get("trainable", True) or not _is_float(kwargs.get("dtype")):
-        return False
-    none = kwargs.get("aggregation") in (None, tf.VariableAggregation.NONE)
-    mean_on_read = (
-        kwargs.get("aggregation") == tf.VariableAggregation.MEAN
-        and kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
-    )
-    if not (none or mean_on_read):
-        return False
-    return any(
-        frame.f_code.co_name == "add_weight" and _module(frame).startswith(_KERAS_PACKAGES)
-        for frame in _callers()
-    )
-
-
-def is_step_counter(kwargs: dict) -> bool:
-    """Whether the variable being created counts the steps of a Keras optimizer: the same on all workers."""
-    first = kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA
-    if not first or not tf.as_dtype(kwargs.get("dtype") or tf.float32).is_integer:
-        return False
-    return any(_module(frame).startswith(_OPTIMIZERS) for frame in _callers())
-
-
-def _is_float(dtype) -> bool:
-    return dtype is not None and tf.as_dtype(dtype).is_floating

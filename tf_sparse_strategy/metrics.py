@@ -139,12 +139,19 @@ class GradientProbe:
         with tf.init_scope():
             make = plain_variable_class()
             self._every = every
-            self._steps = make(0, dtype=tf.int64, trainable=False)
+            self._steps = make(0, dtype=tf.int64, trainable=False)  # in which something was reduced
+            self._begun = make(0, dtype=tf.int64, trainable=False)  # 1 until something is
             self._sums = make([0.0] * 4, dtype=tf.float64, trainable=False)
 
+    def begin_step(self) -> None:
+        """Lets the next `due` count one step, and those after it none."""
+        self._begun.assign(1)
+
     def due(self) -> tf.Tensor:
-        """Counts one step; whether it is to be noted."""
-        return self._steps.assign_add(1) % self._every == 0
+        """Whether this step is to be noted. One with several optimizers asks several times."""
+        steps = self._steps.assign_add(self._begun.read_value())
+        self._begun.assign(0)
+        return steps % self._every == 0
 
     def note(self, due: tf.Tensor, gradient: tf.Tensor, summed: tf.Tensor, state: State) -> None:
         """Notes one bucket, unless it is not finite.

@@ -8,7 +8,7 @@ import weakref
 
 import tensorflow as tf
 
-from tf_sparse_strategy import agreement, collectives, keras_hooks, saving, watchdog
+from tf_sparse_strategy import agreement, collectives, keras_callers, keras_hooks, saving, watchdog
 from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
@@ -79,10 +79,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):
             scheme = communication_lib.get(communication)
-            own_limit = 1 if bucket_bytes is None else bucket_bytes
-            for name, number in (("bucket_bytes", own_limit), ("silence_limit", silence_limit)):
-                if not _is_positive(number):
-                    raise ValueError(f"{name}={number!r} must be a number greater than 0.")
+            if bucket_bytes is not None and not _is_count(bucket_bytes):
+                raise ValueError(f"bucket_bytes={bucket_bytes!r} must be a whole number greater than 0.")
+            if not _is_positive(silence_limit):
+                raise ValueError(f"silence_limit={silence_limit!r} must be a number greater than 0.")
             if not (_is_positive(stall_limit) and stall_limit >= silence_limit):
                 raise ValueError(
                     f"stall_limit={stall_limit!r} must be a number of seconds, at least "
@@ -112,7 +112,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
             if workers.topology.rank == 0:
                 keras_hooks.warn_of_models_outside_the_scope()
         scheme = scheme.prepare(workers)
-        bucket_bytes = bucket_bytes or scheme.bucket_bytes
+        bucket_bytes = scheme.bucket_bytes if bucket_bytes is None else bucket_bytes
         extended = StrategyExtended(self, workers, scheme, bucket_bytes, device, overlap, delay_rows)
         # MirroredStrategy's own constructor would claim all local devices. The name is inherited
         # because both Kerases admit only strategies of that class to loss scaling and backups.
@@ -159,7 +159,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         delayed = self.extended.delayed
         with contextlib.nullcontext() if delayed is None else delayed.running(fn):
             outputs = super().run(fn, args=args, kwargs=kwargs, options=options)
-        if not keras_hooks.is_predict_step(fn):
+        if not keras_callers.is_predict_step(fn):
             return outputs
         return self.extended.gather_predictions(outputs, args)
 
@@ -175,7 +175,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         Returns:
           The result, the same on every worker.
         """
-        if keras_hooks.is_symbolic_build():
+        if keras_callers.is_symbolic_build():
             return self.extended.local_value(value)  # Keras wants a batch to infer shapes from
         if axis is None:
             return super().reduce(reduce_op, value, axis)
@@ -190,6 +190,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
     def __deepcopy__(self, memo):
         raise _copy_error()
+
+
+def _is_count(number) -> bool:
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool) and number >= 1
 
 
 def _is_positive(number) -> bool:

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "custom_ops/datacache_store/crc32c.h"
+#include "custom_ops/datacache_store/write_all.h"
 
 namespace datacache {
 namespace {
@@ -53,17 +54,6 @@ class File {
   const int fd_;
 };
 
-bool WriteAll(int fd, const char* data, int64_t n) {
-  while (n > 0) {
-    const ssize_t written = write(fd, data, n);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    data += written;
-    n -= written;
-  }
-  return true;
-}
-
 bool ReadFooter(const File& file, Footer* footer) {
   const int64_t bytes = file.size() - static_cast<int64_t>(sizeof(Footer));
   return bytes >= 0 && file.Read(bytes, footer, sizeof(Footer)) && footer->magic == kFooterMagic &&
@@ -89,12 +79,12 @@ bool CopyWriter::Append(const char* data, int64_t n) {
   if (fd_ < 0) return false;
   crc_ = Crc32c(crc_, data, n);
   bytes_ += n;
-  return WriteAll(fd_, data, n);
+  return WriteAll(fd_, {{const_cast<char*>(data), static_cast<size_t>(n)}}, bytes_ - n);
 }
 
 bool CopyWriter::Finish(uint64_t stamp) {
-  const Footer footer = {crc_, kFooterMagic, bytes_, stamp};
-  if (fd_ < 0 || !WriteAll(fd_, reinterpret_cast<const char*>(&footer), sizeof(footer)) ||
+  Footer footer = {crc_, kFooterMagic, bytes_, stamp};
+  if (fd_ < 0 || !WriteAll(fd_, {{&footer, sizeof(footer)}}, bytes_) ||
       rename(temporary_.c_str(), path_.c_str()) != 0) {
     return false;
   }

@@ -34,8 +34,8 @@ class StoreStats(NamedTuple):
 
 class ReadStats(NamedTuple):
     """Of this process: reads and bytes from local copies and from the originals, microseconds in the
-    latter (all threads together), copies made, damaged data met, copies that failed for want of room, reads
-    that found a copy, microseconds of reading copies."""
+    latter (all threads together), copies made, damaged data met, reads that found a copy, microseconds of
+    reading copies. Reading where records begin is counted in bytes and microseconds alone."""
 
     local_reads: int
     local_bytes: int
@@ -44,7 +44,6 @@ class ReadStats(NamedTuple):
     original_microseconds: int
     copies: int
     damaged: int
-    failed_copies: int
     local_hits: int
     local_microseconds: int
 

@@ -42,15 +42,22 @@ FileLock::FileLock(const std::string& path) {
     if (fd_ < 0) return;
     All().open.insert(fd_);
   }
-  while (flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+  while (flock(fd_, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    Close();
+    return;
   }
 }
 
 FileLock::~FileLock() {
-  if (fd_ < 0) return;
+  if (held()) Close();
+}
+
+void FileLock::Close() {
   std::lock_guard<std::mutex> guard(All().mutex);
   All().open.erase(fd_);
   close(fd_);
+  fd_ = -1;
 }
 
 }  // namespace datacache

@@ -14,10 +14,12 @@ class FileLock {
   explicit FileLock(const std::string& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;
-  // False where the file cannot be opened.
+  // False where the file cannot be opened, or its file system has no locks (any more: NFS).
   bool held() const { return fd_ >= 0; }
 
  private:
+  void Close();
+
   int fd_;
 };
 

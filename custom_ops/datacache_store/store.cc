@@ -15,6 +15,7 @@
 #include "custom_ops/datacache_store/crc32c.h"
 #include "custom_ops/datacache_store/guard.h"
 #include "custom_ops/datacache_store/store_file.h"
+#include "custom_ops/datacache_store/write_all.h"
 
 namespace datacache {
 namespace {

@@ -5,9 +5,11 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -20,6 +22,18 @@
 #include "custom_ops/datacache_store/store.h"
 #include "custom_ops/datacache_store/store_test_help.h"
 #include "gtest/gtest.h"
+
+namespace {
+
+int lock_error = 0;  // with which flock() fails; 0: it does not
+
+}  // namespace
+
+// In place of the C library's: as on a file system without locks.
+extern "C" int flock(int fd, int operation) noexcept {
+  errno = lock_error;
+  return lock_error == 0 ? static_cast<int>(syscall(SYS_flock, fd, operation)) : -1;
+}
 
 namespace datacache {
 namespace {
@@ -102,6 +116,26 @@ TEST(StoreFaultsTest, AForkedChildKeepsNoLock) {
   close(fd);
   close(go[0]);
   close(go[1]);
+}
+
+TEST(StoreFaultsTest, NobodyWritesWithoutTheLock) {
+  TemporaryFile file;
+  const auto store = Created(file.path, 10, 100);
+  PutSample(store.get(), 1);
+  for (const int error : {ENOLCK, EOPNOTSUPP}) {
+    lock_error = error;
+    EXPECT_FALSE(FileLock(file.path).held());
+    PutSample(store.get(), 2);
+    store->Release({1});
+    EXPECT_FALSE(store->SetCapacity(5));
+    lock_error = 0;
+    EXPECT_TRUE(HasSample(store.get(), 1));
+    EXPECT_FALSE(HasSample(store.get(), 2));
+    EXPECT_EQ(store->stats().capacity, 10);
+    EXPECT_FALSE(store->truncated());
+  }
+  PutSample(store.get(), 2);
+  EXPECT_TRUE(HasSample(store.get(), 2));
 }
 
 TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {

@@ -3,10 +3,7 @@
 #ifndef CUSTOM_OPS_DATACACHE_STORE_STORE_FILE_H_
 #define CUSTOM_OPS_DATACACHE_STORE_STORE_FILE_H_
 
-#include <sys/uio.h>
-
 #include <cstdint>
-#include <vector>
 
 #include "custom_ops/datacache_store/store.h"
 
@@ -15,9 +12,6 @@ namespace datacache {
 constexpr uint32_t kRecordMagic = 0x44435232;
 
 inline uint64_t Load(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-
-// pwritev that goes on after short writes; false with errno on failure.
-bool WriteAll(int fd, std::vector<iovec> parts, int64_t offset);
 
 struct Store::Header {
   char magic[8];

@@ -1,6 +1,5 @@
 // The writing half of a store.
 
-#include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "custom_ops/datacache_store/guard.h"
 #include "custom_ops/datacache_store/lock.h"
 #include "custom_ops/datacache_store/store_file.h"
+#include "custom_ops/datacache_store/write_all.h"
 
 namespace datacache {
 namespace {
@@ -20,25 +20,6 @@ constexpr uint64_t kNobody = ~uint64_t{0};
 constexpr char kZeros[kAlignment] = {};
 
 }  // namespace
-
-// pwritev that goes on after short writes; false with errno on failure.
-bool WriteAll(int fd, std::vector<iovec> parts, int64_t offset) {
-  size_t first = 0;
-  while (first < parts.size()) {
-    const int count = static_cast<int>(std::min<size_t>(parts.size() - first, 512));
-    const ssize_t written = pwritev(fd, &parts[first], count, offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    offset += written;
-    size_t left = written;
-    while (first < parts.size() && left >= parts[first].iov_len) left -= parts[first++].iov_len;
-    if (left > 0) {
-      parts[first].iov_base = static_cast<char*>(parts[first].iov_base) + left;
-      parts[first].iov_len -= left;
-    }
-  }
-  return true;
-}
 
 // The one writer. Where the lock cannot be taken or the file has been truncated, it is not `ready`.
 class Store::Writer {

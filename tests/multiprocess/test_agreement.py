@@ -65,7 +65,7 @@ def test_different_arguments(topology, argument, values):
     "arguments, words",
     [
         ({"communication": "dnese"}, "communication='dnese' is unknown"),
-        ({"bucket_bytes": 0}, "bucket_bytes=0 must be a number greater than 0"),
+        ({"bucket_bytes": 0}, "bucket_bytes=0 must be a whole number greater than 0"),
         ({"silence_limit": "long"}, "silence_limit='long' must be a number greater than 0"),
         ({"stall_limit": 3}, "stall_limit=3 must be .* at least silence_limit=45"),
     ],

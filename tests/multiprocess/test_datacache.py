@@ -185,7 +185,7 @@ def test_exchange_under_fit(comm, topology, strategy, shared_tmp):
     comm.barrier()
     room = share + int(fraction * share) + 8
     cache = help_.cache(str(shared_tmp / "source" / "*"), shm, memory=room * 256)
-    assert cache.memory.capacity == min(room, samples)
+    assert cache.stats()["capacity"] == min(room, samples)
 
     def dataset(context=None):
         return cache.dataset(

@@ -130,6 +130,26 @@ def test_uneven_files_count_every_row_in_keras(comm, strategy, topology, keras, 
     np.testing.assert_allclose([*loss, model.evaluate(data, verbose=0)], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_a_function_of_the_users_masks_where_rows_do_not_count(strategy, topology, keras, run_eagerly):
+    """Also where it was traced first in a step in which all rows count."""
+    workers = topology.num_workers
+    total = tf.function(lambda x: tf.distribute.get_replica_context().all_reduce("sum", tf.reduce_sum(x)))
+
+    class Summing(keras.Sequential):
+        def train_step(self, data):
+            return {"total": total(data[0])}
+
+    with strategy.scope():
+        model = Summing([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(run_eagerly=run_eagerly, jit_compile=False)
+    whole = tf.data.Dataset.range(workers).batch(workers, drop_remainder=True).map(as_rows)
+    short = tf.data.Dataset.from_tensors([workers]).map(as_rows)  # one row, of the first worker
+    for data, expected in ((whole, sum(range(workers))), (short, workers), (whole, sum(range(workers)))):
+        assert model.fit(data, verbose=0).history["total"] == [expected]
+    assert total.experimental_get_tracing_count() == 2
+
+
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_infinite_with_steps_per_epoch(strategy, steps_per_execution):
     import keras

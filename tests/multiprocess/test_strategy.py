@@ -85,6 +85,14 @@ def test_reduce(strategy, topology, op, combine, axis, in_function):
     np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [-1, (0, -1)])
+@pytest.mark.parametrize("op, combine", [(SUM, np.sum), (MEAN, np.mean)])
+def test_reduce_axes_from_the_end(strategy, topology, op, combine, axis):
+    result = strategy.reduce(op, tf.constant(of_worker(topology.rank, 2, 3)), axis)
+    expected = combine(everyone(topology, 2, 3), axis=(0, *np.atleast_1d(axis) % 2 + 1))
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
 def test_reduce_rows_of_uneven_number(strategy, topology):
     rows = [of_worker(r, r + 1, 2) for r in range(topology.num_workers)]
     mine = strategy.run(lambda: tf.constant(rows[topology.rank]))
@@ -247,7 +255,9 @@ def test_copies_are_refused(strategy):
     [
         ({"communication": "ring"}, "ring"),
         ({"communication": 3}, "3"),
-        ({"bucket_bytes": 0}, "bucket_bytes=0 must be .* greater than 0"),
+        ({"bucket_bytes": 0}, "bucket_bytes=0 must be a whole number greater than 0"),
+        ({"bucket_bytes": 0.5}, "bucket_bytes=0.5 must be a whole number"),
+        ({"bucket_bytes": True}, "bucket_bytes=True must be a whole number"),
     ],
 )
 def test_wrong_arguments(arguments, text):

@@ -1,6 +1,6 @@
 """Lets what tunes the buckets know of each call of a model's train function in Keras 3's `fit`."""
 
-from tf_sparse_strategy.hooking import extended_of
+from tf_sparse_strategy.hooking import extended_of, model_of
 
 
 def begin_call(original, callbacks, batch, *args, **kwargs):
@@ -21,7 +21,7 @@ def end_call(original, callbacks, *args, **kwargs):
 
 def _tuner(callbacks):
     """(what tunes, the callbacks' model); (None, None) under other strategies."""
-    model = getattr(callbacks, "_model", None)
+    model = model_of(callbacks)
     extended = extended_of(getattr(model, "distribute_strategy", None))
     divides = extended is not None and extended.chunked is not None
     return (extended.chunked.tuner_of(model), model) if divides else (None, None)

@@ -203,7 +203,12 @@ class ChunkedUpdates:
 
     @tf.autograph.experimental.do_not_convert
     def apply(
-        self, optimizer: Any, pairs: list, learning_rate: Any, reduce: Callable[[list], list]
+        self,
+        optimizer: Any,
+        pairs: list,
+        learning_rate: Any,
+        count: Callable[[list], list],
+        reduce: Callable[[list], list],
     ) -> tuple[list, bool]:
         """Updates what is divided of an optimizer's `[(gradient, variable), …]`.
 
@@ -211,7 +216,8 @@ class ChunkedUpdates:
           optimizer: one whose update is divided.
           pairs: this worker's gradients.
           learning_rate: a scalar.
-          reduce: sums gradients that are not divided over the workers.
+          count: checks pairs that are divided, and masks the gradients of rows of no account.
+          reduce: the same with pairs that are not, and sums their gradients over the workers.
 
         Returns:
           (the other pairs, whether they are summed and clipped already: a norm of all gradients needs them).
@@ -237,7 +243,7 @@ class ChunkedUpdates:
             summed, squares = clipping.with_squares(reduce(others), beside)
         if update.leaves_behind:
             self.step.check_update(update)
-        factor = update.update(*zip(*mine, strict=True), learning_rate, squares)
+        factor = update.update(*zip(*count(mine), strict=True), learning_rate, squares)
         if update.leaves_behind:
             self._last.assign(tf.maximum(self._last.read_value(), update.number))
         if together:

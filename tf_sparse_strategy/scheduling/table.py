@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.gradients import coalesced
 from tf_sparse_strategy.scheduling import eligible
@@ -117,7 +117,7 @@ class DelayedRows:
         step, rate = self._step.read_value(), self._rate.read_value()
         self._waiting.assign(0)
         self.early.drop()  # what does not wait, others may write
-        with keras_hooks.without_autocast(), _at_step(optimizer, step):
+        with keras_callers.without_autocast(), _at_step(optimizer, step):
             _update(optimizer, table, gradient, rate)
         return _nothing()
 

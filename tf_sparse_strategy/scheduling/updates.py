@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.scheduling import eligible
 from tf_sparse_strategy.scheduling.split import Split
@@ -70,7 +70,7 @@ class DelayedUpdates:
     @contextlib.contextmanager
     def running(self, fn: Callable) -> Iterator[None]:
         """While this lasts, `fn` runs: for what it trains, if it is Keras's own step, rows may be delayed."""
-        outer, self._local.model = getattr(self._local, "model", None), keras_hooks.trained_model(fn)
+        outer, self._local.model = getattr(self._local, "model", None), keras_callers.trained_model(fn)
         try:
             yield
         finally:

@@ -52,11 +52,11 @@ def watch(
     topology = collectives.topology
     if topology.num_workers == 1:
         return None
-    token = secrets.token_hex(16)
-    channel = Channel(token)
     row = {"host": host_name()}
     with agreement.together(collectives):
         if topology.rank == 0:
+            token = secrets.token_hex(16)
+            channel = Channel(token)
             row |= {"address": channel.listen(), "token": token}
     rows = agreement.gather(row, collectives)
     with agreement.together(collectives):

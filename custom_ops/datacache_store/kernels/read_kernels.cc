@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,7 +36,7 @@ constexpr int64_t kFraming = 16;  // of a record: length, its crc, [data], the d
 // Of this process.
 struct ReadStats {
   std::atomic<int64_t> local_reads{0}, local_bytes{0}, original_reads{0}, original_bytes{0};
-  std::atomic<int64_t> original_microseconds{0}, copies{0}, damaged{0}, failed_copies{0};
+  std::atomic<int64_t> original_microseconds{0}, copies{0}, damaged{0};
   std::atomic<int64_t> local_hits{0}, local_microseconds{0};
 };
 
@@ -65,6 +66,16 @@ absl::Status ReadOriginal(const std::string& path, RandomAccessFile* file, int64
   Counters().original_microseconds += datacache::Microseconds() - begin;
   Counters().original_bytes += data->size();
   return absl::OkStatus();
+}
+
+// datacache::ReadCopy(), and counts what it costs.
+CopyState ReadLocal(const std::string& copy, uint64_t stamp, int64_t offset, int64_t length,
+                    std::string* data, int64_t most = INT64_MAX) {
+  const int64_t begin = datacache::Microseconds();
+  const CopyState state = datacache::ReadCopy(copy, stamp, offset, length, data, most);
+  Counters().local_microseconds += datacache::Microseconds() - begin;
+  if (state == CopyState::kGood) Counters().local_bytes += data->size();
+  return state;
 }
 
 uint64_t Decode(const char* data, int bytes) {
@@ -149,13 +160,9 @@ class SourceFile {
     }
     // One try with the copy that is there, and one with a new one.
     for (int attempt = 0; attempt < 2 && !copy_.empty(); ++attempt) {
-      const int64_t begin = datacache::Microseconds();
-      const CopyState state = ReadCopy(offset, length, record, data);
-      Counters().local_microseconds += datacache::Microseconds() - begin;
-      if (state == CopyState::kGood) {
+      if (ReadCopy(offset, length, record, data) == CopyState::kGood) {
         ++Counters().local_reads;
         Counters().local_hits += attempt == 0;
-        Counters().local_bytes += data->size();
         return absl::OkStatus();
       }
       if (attempt == 0) TF_RETURN_IF_ERROR(Renew());
@@ -199,7 +206,8 @@ class SourceFile {
       return std::make_unique<datacache::FileLock>(directory);
     }();
     std::string data;
-    if (datacache::ReadCopy(copy_, stamp_, 0, -1, &data) == CopyState::kGood) return absl::OkStatus();
+    // By its footer: who holds the lock keeps others waiting, and damage is noticed where it is read.
+    if (datacache::ReadCopy(copy_, stamp_, 0, 0, &data) == CopyState::kGood) return absl::OkStatus();
     std::unique_ptr<RandomAccessFile> file;
     TF_RETURN_IF_ERROR(OpenOriginal(original_, &file));
     ++Counters().original_reads;
@@ -217,7 +225,6 @@ class SourceFile {
       ++Counters().copies;
     } else {
       const int reason = errno;
-      ++Counters().failed_copies;
       WithoutRoom(directory, true);
       LOG_FIRST_N(WARNING, 3) << "datacache: cannot write " << copy_ << ": " << std::strerror(reason)
                               << ". What is not copied yet is read from the central storage.";
@@ -239,8 +246,8 @@ class SourceFile {
 
   CopyState ReadCopy(int64_t offset, int64_t length, bool record, std::string* data) {
     // All of a file: its copy must not be longer.
-    CopyState state = record ? datacache::ReadCopy(copy_, stamp_, offset, length, data)
-                             : datacache::ReadCopy(copy_, stamp_, offset, -1, data, length);
+    CopyState state = record ? ReadLocal(copy_, stamp_, offset, length, data)
+                             : ReadLocal(copy_, stamp_, offset, -1, data, length);
     const int64_t bytes = data->size();
     const bool good = record ? Unframe(data) : bytes == length;
     if (state == CopyState::kGood && !good) state = CopyState::kDamaged;
@@ -329,10 +336,25 @@ class RecordIndexOp : public OpKernel {
       OP_REQUIRES_OK(context, Env::Default()->GetFileSize(original, &size));
     }
     std::vector<int64_t> offsets;
-    absl::Status status = Index(copied() ? copy : original, original, size, &offsets);
-    if (absl::IsDataLoss(status) && copied()) {  // which of the two is damaged?
+    const auto index = [&](bool local) -> absl::Status {
+      if (local) {
+        return Index(original, size, &offsets, [&](int64_t at, int64_t length, std::string* window) {
+          return ReadLocal(copy, stamp, at, length, window) == CopyState::kGood
+                     ? absl::OkStatus()
+                     : errors::DataLoss("the local copy of ", original, " is damaged.");
+        });
+      }
+      std::unique_ptr<RandomAccessFile> file;
+      TF_RETURN_IF_ERROR(OpenOriginal(original, &file));
+      return Index(original, size, &offsets, [&](int64_t at, int64_t length, std::string* window) {
+        return ReadOriginal(original, file.get(), at, length, window);
+      });
+    };
+    const bool local = copied();
+    absl::Status status = index(local);
+    if (absl::IsDataLoss(status) && local) {  // which of the two is damaged?
       OP_REQUIRES_OK(context, renew());
-      status = Index(copied() ? copy : original, original, size, &offsets);
+      status = index(copied());
     }
     OP_REQUIRES_OK(context, status);
     Tensor* output = nullptr;
@@ -341,11 +363,11 @@ class RecordIndexOp : public OpKernel {
   }
 
  private:
-  // Where the records of the first `size` bytes of `path` begin, and where the last one ends.
-  static absl::Status Index(const std::string& path, const std::string& original, uint64_t size,
-                            std::vector<int64_t>* offsets) {
-    std::unique_ptr<RandomAccessFile> file;
-    TF_RETURN_IF_ERROR(OpenOriginal(path, &file));
+  using Reader = std::function<absl::Status(int64_t offset, int64_t length, std::string* data)>;
+
+  // Where the records of a file of `size` bytes begin, and where the last one ends.
+  static absl::Status Index(const std::string& original, uint64_t size, std::vector<int64_t>* offsets,
+                            const Reader& read) {
     *offsets = {0};
     std::string window;
     uint64_t at = 0, window_begin = 0;
@@ -353,7 +375,7 @@ class RecordIndexOp : public OpKernel {
       if (at < window_begin || at + 12 > window_begin + window.size()) {
         window_begin = at;
         const uint64_t length = std::min<uint64_t>(size - at, 1 << 20);
-        TF_RETURN_IF_ERROR(ReadOriginal(path, file.get(), at, length, &window));
+        TF_RETURN_IF_ERROR(read(at, length, &window));
       }
       const absl::string_view rest = absl::string_view(window).substr(at - window_begin);
       const uint64_t end = HasHeader(rest) ? at + kFraming + Decode(rest.data(), 8) : size + 1;
@@ -388,12 +410,12 @@ class ReadStatsOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const ReadStats& c = Counters();
     Tensor* output = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {10}, &output));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {9}, &output));
     auto numbers = output->flat<int64_t>();
     int i = 0;
     for (const auto* counter : {&c.local_reads, &c.local_bytes, &c.original_reads, &c.original_bytes,
-                                &c.original_microseconds, &c.copies, &c.damaged, &c.failed_copies,
-                                &c.local_hits, &c.local_microseconds}) {
+                                &c.original_microseconds, &c.copies, &c.damaged, &c.local_hits,
+                                &c.local_microseconds}) {
       numbers(i++) = *counter;
     }
   }

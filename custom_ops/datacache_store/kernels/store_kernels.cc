@@ -277,8 +277,10 @@ class SetCapacityOp : public StoreOp {
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
     OP_REQUIRES(context, store->SetCapacity(context->input(0).scalar<int64_t>()()),
-                errors::FailedPrecondition(path_, " has been truncated; delete it (`tss cache clear`) to "
-                                                  "begin anew."));
+                errors::FailedPrecondition(
+                    path_, store->truncated()
+                               ? " has been truncated; delete it (`tss cache clear`) to begin anew."
+                               : " cannot be locked; name a tmpfs with memory_dir=."));
   }
 };
 

@@ -192,7 +192,7 @@ REGISTER_OP("DatacacheReadStats")
     .Output("numbers: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(10));
+      c->set_output(0, c->Vector(9));
       return absl::OkStatus();
     })
     .Doc("The fields of ReadStats in order, of this process.");
