@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from examples.bert import garden as bert
 from examples.bert import model as bert_model
+from examples.common.precision import computing_in
 from examples.resnet50 import model as resnet50
 from examples.transformer import garden as transformer
 from examples.transformer import model as transformer_model
@@ -25,6 +26,17 @@ def norms(model) -> dict:
         "count": len(found),
         "zero gammas": sum(not norm.gamma.numpy().any() for norm in found),
         "momentum, epsilon": sorted({(norm.momentum, norm.epsilon) for norm in found}),
+    }
+
+
+def logits(model) -> dict:
+    """What a half-precision model computes its convolutions and its logits in; deviation of their weights."""
+    convolutions = [m for m in model.submodules if isinstance(m, tf.keras.layers.Conv2D)]
+    kernel, _ = model.layers[-1].get_weights()
+    return {
+        "convolutions": sorted({layer.compute_dtype for layer in convolutions}),
+        "dtype": model.output.dtype.name,
+        "deviation": float(np.std(kernel)),
     }
 
 
@@ -75,10 +87,12 @@ def main() -> None:
         for name, (garden, own) in texts.items()
         for size in ("tiny", "laptop")
     }
-    images = resnet50.garden()
+    with computing_in("mixed_float16"):
+        images = resnet50.garden()
     found["resnet50"] = sizes(images)
     read = {"transformer": read_by_transformer(), "bert": read_by_bert()}
-    print(json.dumps({"sizes": found, "norms": norms(images), "read": read}))
+    parts = {"norms": norms(images), "logits": logits(images)}
+    print(json.dumps({"sizes": found, **parts, "read": read}))
 
 
 if __name__ == "__main__":

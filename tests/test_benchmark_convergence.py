@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.convergence import digits, runs, tables
+from benchmarks.report import environment
 from examples.digits.config import RECIPES
 from examples.digits.train import Result
 
@@ -14,7 +15,7 @@ WORDS = {"epochs": 1, "corpus": {"rows": 1}, "reached": dict.fromkeys(runs.words
 def rendered(part_sent=0.03, **reached):
     """Of two seeds."""
     found = {"epochs": 28, "part sent": part_sent, "reached": SCORES | reached}
-    return tables.render({"environment": {}, "workers": 4, "digits": found, "words": WORDS})
+    return tables.render({"environment": environment(), "workers": 4, "digits": found, "words": WORDS})
 
 
 def test_all_goals_reached():
@@ -27,7 +28,7 @@ def test_all_goals_reached():
     "name, values, missed",
     [
         (runs.DENSE, [0.97, 0.98], 1),
-        (runs.RECIPE, [0.96, 0.97], 1),
+        (runs.RECIPE, [0.965, 0.97], 1),
         (runs.RECIPE, [0.95, 0.95], 2),
         ("OkTopK", [0.96, 0.96], 1),
         (runs.WITHOUT[runs.KEPT], [0.96, 0.96], 1),

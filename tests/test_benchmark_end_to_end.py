@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.end_to_end import figures, page, projection, tables
+from benchmarks.end_to_end.main import MODELS, RESULTS
 from benchmarks.end_to_end.names import ALONE, AUTO, CODED, DENSE, HITOPK, HOROVOD, SHARDED, TORUS
 from benchmarks.report import environment
 from tf_sparse_strategy.cost_model import LinkModel
@@ -105,3 +106,10 @@ def test_the_report_is_complete_and_becomes_a_page(tmp_path):
     html = page.html(text, tmp_path)
     assert html.count("<svg") == 2 and "<img" not in html
     assert html.count("<table>") == text.count("| --- |")
+
+
+def test_the_published_page_is_of_the_published_report():
+    """Which says no more than what was measured (tests/test_report.py), and that all goals are reached."""
+    text = (RESULTS / "README.md").read_text()
+    assert page.html(text, RESULTS) == (RESULTS / "report.html").read_text()
+    assert text.count(": reached)") == 1 + len(MODELS) and "missed" not in text

@@ -6,6 +6,7 @@ import operator
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,8 @@ import sys
 
 import numpy as np
 import pytest
+from horovod.runner.common.util.hosts import parse_hosts
+from horovod.runner.launch import parse_args
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = ROOT / "examples" / "convert"
@@ -149,31 +152,77 @@ def test_two_workers_train_as_one_process(tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
-def test_horovods_script_says_what_the_guide_says(tmp_path):
-    """With Keras 3 its callback raises AttributeError; without it each worker trains alone."""
-    script, text = tmp_path / "before.py", without_docstring("horovod_before")
-    script.write_text(text)
-    result = run(script)
-    assert result.returncode == 1 and "AttributeError" in result.stderr.splitlines()[-1]
+# What each raises with Keras 3.
+CALLBACKS = {
+    "hvd.callbacks.BroadcastGlobalVariablesCallback(0)": "AttributeError: ",
+    "hvd.callbacks.MetricAverageCallback()": "AttributeError: ",
+    'keras.callbacks.ModelCheckpoint("digits.keras")': "TypeError: ",
+}
 
-    text = text.replace("    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", "")
+
+def horovods(tmp_path, callbacks: str) -> pathlib.Path:
+    """Its script, with these callbacks, which also prints a norm of its weights."""
+    text = without_docstring("horovod_before")
+    assert text.count("callbacks=callbacks") == 1 and callbacks in text
+    script = tmp_path / "before.py"
+    text = text.replace("callbacks=callbacks", f"callbacks=[{callbacks}]")
     script.write_text(text + 'print("weights", float(tf.norm(model.get_weights()[0])))\n')
-    result = run(script, str(HOROVODRUN), "--gloo", "-np", "2")
+    return script
+
+
+@pytest.mark.parametrize("callback", CALLBACKS)
+def test_callbacks_of_horovods_script_fail_with_keras_3(callback, tmp_path):
+    """Its own, and Keras's that saves the wrapped optimizer."""
+    ended = run(horovods(tmp_path, callback))
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith(CALLBACKS[callback])
+
+
+def test_horovods_workers_train_alone_with_keras_3(tmp_path):
+    """Without callbacks they end with weights of their own: the wrapper sums no gradients."""
+    result = run(horovods(tmp_path, ""), str(HOROVODRUN), "--gloo", "-np", "2")
     assert result.returncode == 0, result.stderr
     assert len(set(re.findall(r"weights (\S+)", result.stdout))) == 2
 
 
-def test_mirroreds_script_trains(tmp_path):
-    """Two workers, who meet at ports of this machine."""
-    text = without_docstring("mirrored_before")
-    for host in ("vm1:2222", "vm2:2222"):
-        assert text.count(host) == 1
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            text = text.replace(host, f"127.0.0.1:{server.getsockname()[1]}")
-    script = tmp_path / "before.py"
-    script.write_text(text)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(run, script, "env", f"WORKER_INDEX={index}") for index in range(2)]
-        first, second = (job.result() for job in jobs)
+def test_the_launchers_lines_are_right(monkeypatch):
+    """As Horovod's own parser reads them."""
+    lines = re.findall(r"^horovodrun .*", GUIDE, re.M)
+    assert len(lines) == 2
+    for line in lines:
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        args = parse_args()
+        assert args.command == ["python", "after.py"]
+        assert args.num_proc == sum(host.slots for host in parse_hosts(args.hosts))
+
+
+@pytest.fixture
+def mirrored(tmp_path):
+    """A function that runs MultiWorkerMirroredStrategy's script, changed, on two workers."""
+
+    def both(was: str, now: str) -> list[subprocess.CompletedProcess]:
+        text = without_docstring("mirrored_before").replace(was, now)
+        for host in ("vm1:2222", "vm2:2222"):
+            assert text.count(host) == 1
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                text = text.replace(host, f"127.0.0.1:{server.getsockname()[1]}")
+        script = tmp_path / "before.py"
+        script.write_text(text)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            jobs = [pool.submit(run, script, "env", f"WORKER_INDEX={index}") for index in range(2)]
+            return [job.result() for job in jobs]
+
+    return both
+
+
+def test_mirroreds_script_fails_with_keras_3(mirrored):
+    """Its `fit` takes the first batch of a strategy with several workers for a tensor."""
+    for ended in mirrored("", ""):
+        assert ended.returncode == 1
+        assert "ValueError: Attempt to convert a value (PerReplica:" in ended.stderr
+
+
+def test_mirroreds_script_trains_with_tf_keras(mirrored):
+    first, second = mirrored("import keras\n", "import tf_keras as keras\n")
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert float(re.search(r"test accuracy (\S+)", first.stdout)[1]) > 0.85

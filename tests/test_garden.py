@@ -43,6 +43,12 @@ def test_resnet50s_blocks_start_as_their_shortcuts(found):
     assert found["norms"] == told
 
 
+def test_resnet50s_logits_are_ours(found):
+    """The Model Garden's own are as coarse as the rest of the model, and start as large as Glorot's."""
+    told = {"convolutions": ["float16"], "dtype": "float32", "deviation": pytest.approx(0.01, rel=0.01)}
+    assert found["logits"] == told
+
+
 def test_they_read_what_they_may(found):
     """Neither padding nor the words that are to be written."""
     hidden = {"padding", "words behind"}

@@ -1,34 +1,16 @@
 """Every recipe by its command line: one process, and two nodes of an emulated cluster."""
 
 import subprocess
-import sys
 
 import pytest
 
 from tests.lab_help import ENVIRONMENT, ROOT, require_namespaces
+from tests.recipe_runs import RECIPES, command, reported
 from tf_sparse_strategy.cluster import Netlab
-
-WORDS = ["--size=tiny", "--synthetic", "--synthetic_steps=3", "--epochs=1", "--global_batch_size=8"]
-RECIPES = {
-    "digits": ["--phases=8:1", "--nocheck"],
-    "resnet50": [
-        *("--recipe=tiny", "--phases=32:1:32,48:1:16:0.5:rect"),
-        *("--warm_up_epochs=0.5", "--sparse_epochs=1", "--dtype=mixed_float16"),
-    ],
-    "language_model": WORDS,
-    "gnmt": WORDS,
-    "transformer": WORDS,
-    "bert": WORDS,
-}
 
 
 def test_none_is_left_out():
     assert set(RECIPES) == {path.parent.name for path in (ROOT / "examples").glob("*/main.py")}
-
-
-def command(recipe, directory, *more):
-    module = f"examples.{recipe}.main"
-    return [sys.executable, "-m", module, f"--output_dir={directory}", *RECIPES[recipe], *more]
 
 
 def alone(recipe, directory, *more):
@@ -39,12 +21,6 @@ def alone(recipe, directory, *more):
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     return run.stdout
-
-
-def reported(text):
-    """What a run prints at its end, by name."""
-    lines = [line.split("  ", 1) for line in text.splitlines() if "  " in line]
-    return {name: value.strip() for name, value in lines}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -62,6 +38,14 @@ def test_goes_on_where_it_ended(tmp_path):
     assert "Epoch 2/2" in second and "Epoch 1/2" not in second
     accuracy = reported(second)["test accuracy"]
     assert f"All epochs were done before. Test accuracy {accuracy}" in third
+
+
+def test_goes_on_with_larger_images(tmp_path):
+    """ResNet-50, in half precision: of two phases the first is done."""
+    _, second = (alone("resnet50", tmp_path, "--resume", *more) for more in (["--phases=32:1"], []))
+    assert "epoch 2/2  size 48" in second and "epoch 1/2" not in second
+    rows = (tmp_path / "dawnbench.tsv").read_text().splitlines()[1:]
+    assert [row.split("\t")[0] for row in rows] == ["1", "2"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from tf_sparse_strategy import keras_hooks
+from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.scheduling import eligible
 
 YES = [keras.optimizers.SGD, tss.optimizers.LazyAdam, tss.optimizers.Adagrad]
@@ -100,9 +100,9 @@ def test_whose_step_it_is():
             return super().train_step(data)
 
     model = keras.Sequential()
-    assert keras_hooks.trained_model(model.train_step) is model
-    assert keras_hooks.trained_model(Own().train_step) is None
-    assert keras_hooks.trained_model(lambda data: None) is None
+    assert keras_callers.trained_model(model.train_step) is model
+    assert keras_callers.trained_model(Own().train_step) is None
+    assert keras_callers.trained_model(lambda data: None) is None
 
 
 def test_the_option_is_a_bool():

@@ -52,8 +52,8 @@ def _facts(job):
     return (
         f"Gradient of a worker's table rows: original {megabytes('original')} MB, coalesced "
         f"{megabytes('coalesced')} MB, of these prior {megabytes('prior')} MB: of what rows take, "
-        f"{hidden:.0%} can be hidden at most. Forward {number(job['forward'] * 1e3)} ms, backward twice that; "
-        f"{number(job['dense weights'] * 4e-6)} MB of dense gradients."
+        f"{hidden:.0%} can be hidden at most. Forward {number(job['forward'] * 1e3)} ms, backward twice "
+        f"that; {number(job['dense weights'] * 4e-6)} MB of dense gradients."
     )
 
 

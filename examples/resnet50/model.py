@@ -53,15 +53,17 @@ def resnet(depth: int = 50, width: int = 64, classes: int = 1000) -> tf.keras.Mo
             y = norm(convolution(y, 4 * channels), gamma="zeros")
             shortcut = x if block else norm(convolution(x, 4 * channels, 1, strides))
             x = relu(layers.Add()([y, shortcut]))
-    x = layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(image, _logits(layers.GlobalAveragePooling2D()(x), classes))
+
+
+def _logits(x, classes: int):
+    """In float32, whatever else computes in."""
     normal = tf.keras.initializers.RandomNormal(stddev=0.01)
-    # Logits in float32, whatever else computes in.
-    logits = layers.Dense(classes, kernel_initializer=normal, dtype="float32")(x)
-    return tf.keras.Model(image, logits)
+    return tf.keras.layers.Dense(classes, kernel_initializer=normal, dtype="float32")(x)
 
 
 def garden(classes: int = 1000) -> tf.keras.Model:
-    """The Model Garden's ResNet-50, with its normalizations as above.
+    """The Model Garden's ResNet-50, with normalizations and logits as above.
 
     Raises:
       ImportError: tf-models-official is not installed.
@@ -78,4 +80,7 @@ def garden(classes: int = 1000) -> tf.keras.Model:
     for block in backbone.layers:
         if isinstance(block, nn_blocks.BottleneckBlock):
             block._norm3.gamma.assign(tf.zeros_like(block._norm3.gamma))
-    return classification_model.ClassificationModel(backbone, classes, input_specs=any_image)
+    averaged = classification_model.ClassificationModel(
+        backbone, classes, input_specs=any_image, skip_logits_layer=True
+    )
+    return tf.keras.Model(averaged.inputs, _logits(averaged.output, classes))

@@ -90,7 +90,7 @@ class Results(tf.keras.callbacks.Callback):
         folder = pathlib.Path(config.output_dir)
         self._table = folder / "dawnbench.tsv"
         self._earlier = 0.0
-        self._began = None
+        self._began = self._number = None
         if first:
             folder.mkdir(parents=True, exist_ok=True)
             self._begin_table(done)
@@ -131,18 +131,23 @@ class Results(tf.keras.callbacks.Callback):
         log.start("run")
         self._began = time.perf_counter()
 
+    # A block is what is trained between two validations: here an epoch.
+
     def on_epoch_begin(self, epoch, logs=None):
-        self.mllog.start("epoch", epoch_num=epoch + 1)
+        self._number = epoch + 1
+        self.mllog.start("block", first_epoch_num=self._number, epoch_count=1)
+        self.mllog.start("epoch", epoch_num=self._number)
 
     def on_test_begin(self, logs=None):
-        self.mllog.start("eval")
+        self.mllog.stop("epoch", epoch_num=self._number)
+        self.mllog.stop("block", first_epoch_num=self._number)
+        self.mllog.start("eval", epoch_num=self._number)
 
     def on_test_end(self, logs=None):
-        self.mllog.stop("eval")
+        self.mllog.stop("eval", epoch_num=self._number)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.mllog.point("eval_accuracy", float(logs["val_top1"]), epoch_num=epoch + 1)
-        self.mllog.stop("epoch", epoch_num=epoch + 1)
+        self.mllog.point("eval_accuracy", float(logs["val_top1"]), epoch_num=self._number)
         if not self._first:
             return
         hours = self._earlier + (time.perf_counter() - self._began) / 3600
