@@ -1,37 +1,19 @@
 """A recurrent model of the words in the Python standard library's docstrings: perplexity."""
 
-import ast
 import collections
 import hashlib
 import math
-import pathlib
 import re
-import sysconfig
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from examples.text.corpus import docstrings
+
 LENGTH, BATCH = 20, 64  # words of a row; rows of all workers
 EPOCHS, RATE, CLIP, ADAMS_RATE = 5, 2.0, 1.0, 2e-3
 LEAST = 10  # rarer words are one and the same
-
-
-def docstrings() -> list[str]:
-    """In the order of their files' names; how many there are depends on Python's version."""
-    library = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    found = []
-    for path in sorted(library.rglob("*.py")):
-        if {"test", "tests", "site-packages"} & set(path.parts):
-            continue
-        try:
-            tree = ast.parse(path.read_text(errors="replace"))
-        except (SyntaxError, ValueError):
-            continue  # lib2to3 keeps files that are not Python
-        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
-        found += [text for node in nodes if (text := ast.get_docstring(node))]
-    return found
 
 
 def corpus(part: float = 1.0) -> tuple[np.ndarray, np.ndarray, int, str]:
