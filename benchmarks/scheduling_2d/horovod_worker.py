@@ -41,9 +41,12 @@ def made(model, as_dense: bool) -> Model:
 
 
 def check_alike(model: keras.Model) -> None:
-    """Raises RuntimeError where workers, who have read other rows, have other weights."""
-    own = np.array([[float(tf.norm(w)) for w in model.get_weights()]])
-    if np.ptp(hvd.allgather(tf.constant(own)).numpy(), axis=0).any():
+    """Raises RuntimeError where workers, who have read other rows, have other weights.
+
+    Of the table the most frequent words are looked at: eight copies of all would not fit into memory.
+    """
+    norms = [float(tf.norm(variable.value[:1000])) for variable in model.trainable_variables]
+    if np.ptp(hvd.allgather(tf.constant([norms])).numpy(), axis=0).any():
         raise RuntimeError("Horovod's workers have different weights.")
 
 
