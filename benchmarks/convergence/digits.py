@@ -10,7 +10,7 @@ RECORD = RECIPES["record"]
 QUICK = dataclasses.replace(RECORD, phases=((8, 2), (12, 2)), sparse_epochs=2)
 WARM_UP = 2 / 7  # part of a run until the learning rate is reached
 # LARS divides by a gradient's norm, and so hides what is missing from it.
-ADAM = {"optimizer": "adam", "learning_rate": 4e-3, "pto": None}
+ADAM = {name: getattr(RECIPES["short"], name) for name in ("optimizer", "learning_rate", "pto")}
 
 
 def steps(config: Config) -> int:
