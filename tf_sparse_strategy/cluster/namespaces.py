@@ -42,7 +42,6 @@ mount --bind /sys/hosts /etc/hosts
 umount --lazy /sys
 mount -t sysfs sysfs /sys
 echo "$1" > /proc/sys/kernel/hostname
-echo "$3" > /proc/sys/net/ipv4/tcp_congestion_control
 set +e
 {_QUIET}"""
 
@@ -137,8 +136,21 @@ class Node(_Space):
     """One machine of the network."""
 
     def __init__(self, name: str, address: str, hosts: str, tcp: str):
-        self.name, self.address = name, address
-        super().__init__(_NODE_FLAGS, _NODE_SETUP, name, hosts, tcp)
+        self.name, self.address, self._tcp = name, address, tcp
+        super().__init__(_NODE_FLAGS, _NODE_SETUP, name, hosts)
+
+    def connect(self, queue: str) -> None:
+        """Takes the interface, which is there by now, into use; `queue` is how tc names its shaper."""
+        own = f"src {self.address} congctl {self._tcp}"
+        lines = [
+            f"addr add {self.address}/{_SUBNET.prefixlen} dev {INTERFACE}",
+            f"link set {INTERFACE} up",
+            # By routes: for a whole namespace the kernel takes only what the machine's administrator allows.
+            f"route replace {_SUBNET} dev {INTERFACE} {own}",
+            f"route replace local {self.address} dev {INTERFACE} table local {own}",
+        ]
+        self.call("ip", "-batch", "-", lines=lines)
+        self.call("tc", "-batch", "-", lines=[f"qdisc add dev {INTERFACE} root {queue}"])
 
     def command(self, *command: str) -> list[str]:
         """Returns the command that runs `command` on this node, in the directory of the caller."""
@@ -232,9 +244,7 @@ class Network:
         down = [f"qdisc add dev {node.name} root {queue}" for node in self.nodes]
         self._switch.call("tc", "-batch", "-", lines=down)
         for node in self.nodes:
-            address = f"addr add {node.address}/{_SUBNET.prefixlen} dev {INTERFACE}"
-            node.call("ip", "-batch", "-", lines=[address, f"link set {INTERFACE} up"])
-            node.call("tc", "-batch", "-", lines=[f"qdisc add dev {INTERFACE} root {queue}"])
+            node.connect(queue)
 
     def cut(self, node: int) -> None:
         """Takes a node off the network without a trace: its frames, and those to it, are lost."""
