@@ -24,7 +24,7 @@ import hashlib
 
 import tensorflow as tf
 
-from tf_sparse_strategy import launcher, traffic, wire
+from tf_sparse_strategy import launcher, sent_bytes, traffic, wire
 from tf_sparse_strategy.call_site import CallSites, depending_on
 from tf_sparse_strategy.topology import Group, Topology
 
@@ -144,7 +144,7 @@ class Collectives:
             return tf.identity(x)
         carried, restore = wire.for_reduction(x, op)
         if group is Group.GLOBAL:
-            cost = self._static_cost(carried, lambda n: traffic.ring_all_reduce(self.topology, n))
+            cost = sent_bytes.of_tensor(traffic.ring_all_reduce, self.topology, carried)
             reduced = self._run(
                 f"all_reduce_{op}",
                 purpose,
@@ -222,7 +222,7 @@ class Collectives:
         size = self.topology.size(group)
         carried, restore = wire.for_moving(x)
         if group is Group.GLOBAL:
-            cost = self._static_cost(carried, lambda n: traffic.ring_all_gather(self.topology, n))
+            cost = sent_bytes.of_tensor(traffic.ring_all_gather, self.topology, carried)
             gathered = self._run(
                 "all_gather",
                 purpose,
@@ -288,9 +288,7 @@ class Collectives:
         if self.topology.num_workers == 1:
             return tf.identity(x)
         carried, restore = wire.for_moving(x)
-        cost = self._static_cost(
-            carried, lambda n: traffic.binomial_broadcast(self.topology, n, root)
-        )
+        cost = sent_bytes.of_tensor(traffic.binomial_broadcast, self.topology, carried, root)
         return restore(
             self._run(
                 "broadcast",
@@ -342,23 +340,6 @@ class Collectives:
             received_splits.append(everyone)
             return tf.identity(x)
 
-        cost = self._all_to_all_cost(x, splits, ranks)
+        cost = sent_bytes.of_parts(self.topology, ranks, x, splits)
         rows = self._run(f"{kind}_{group.value}", purpose, cost, x, issue, as_sent)
         return rows, received_splits[0]
-
-    def _all_to_all_cost(self, x, splits, ranks):
-        row = tf.size(x, tf.int64) * x.dtype.size // tf.maximum(tf.shape(x, tf.int64)[0], 1)
-        nodes, own = self.topology.nodes, self.topology.node
-        here = [nodes[r] == own and r != self.topology.rank for r in ranks]
-        there = [nodes[r] != own for r in ranks]
-        sent = tf.cast(splits, tf.int64) * row
-        return tf.stack([tf.reduce_sum(sent * tf.cast(mask, tf.int64)) for mask in (here, there)])
-
-    def _static_cost(self, x, formula):
-        """`formula(bytes)` where the size is known; else its rate times the size at run time."""
-        if x.shape.is_fully_defined():
-            return formula(x.shape.num_elements() * x.dtype.size)
-        p = self.topology.num_workers  # every rate is a multiple of 1/P: no rounding of its own
-        rate = formula(p)
-        size = tf.size(x, tf.int64) * x.dtype.size
-        return tf.stack([size * rate.local // p, size * rate.cross // p])

@@ -1,0 +1,21 @@
+"""What a replica function is called with: this process's part of it, tagged batches opened."""
+
+import tensorflow as tf
+from tensorflow.python.distribute import values
+
+from tf_sparse_strategy import input as input_pipeline
+
+
+def component(value):
+    """This process's part of a per-replica value; variables are left whole."""
+    if isinstance(value, values.DistributedValues) and not isinstance(value, values.DistributedVariable):
+        return value.values[0]
+    return value
+
+
+def opened(args):
+    """(this process's part of `args` with a tagged batch opened, its Batch or None, its Ahead or None)."""
+    args = tf.nest.map_structure(component, args, expand_composites=False)
+    args, batch = input_pipeline.opened(args, input_pipeline.Batch)
+    args, ahead = input_pipeline.opened(args, input_pipeline.Ahead)
+    return args, batch, ahead

@@ -1,0 +1,87 @@
+"""Hooks for datasets: which part of one a worker gets."""
+
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute as data_distribute
+from tensorflow.python.distribute import distribute_lib, distribute_utils, input_ops
+
+from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy import keras_callers
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.extended.iteration import HOST_ITERATOR, DistributedDataset
+from tf_sparse_strategy.sharding_policy import Sharding
+
+
+class Datasets:
+    """`StrategyExtended`'s hooks for datasets."""
+
+    def _make_input_context(self):
+        return distribute_lib.InputContext(self._size, self._rank, self._size)
+
+    def _experimental_distribute_dataset(self, dataset, options):
+        _refuse_per_replica(options)
+        consumer = keras_callers.consumer()
+        part, agreement = self._sharding.share(dataset, consumer)
+        if self.delayed is not None and consumer == "fit":
+            part = input_pipeline.look_ahead(part)
+        return self._distributed(part, agreement)
+
+    def _distribute_datasets_from_function(self, dataset_fn, options):
+        _refuse_per_replica(options)
+        dataset = dataset_fn(self._make_input_context())
+        agreement = None if self._size == 1 else "all"
+        return self._distributed(dataset, agreement)
+
+    def _distributed(self, dataset, agreement):
+        if agreement == "all":
+            endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+            if bool(self.collectives.all_reduce(endless, op="min", purpose="endless")):
+                agreement = None
+        return DistributedDataset(
+            input_workers=self._input_workers_with_options(HOST_ITERATOR),
+            strategy=self._container_strategy(),
+            dataset=input_pipeline.without_tuning(dataset.prefetch(tf.data.AUTOTUNE)),
+            options=HOST_ITERATOR,
+            agreement=agreement,
+        )
+
+    def _experimental_distribute_values_from_function(self, value_fn):
+        value = value_fn(distribute_lib.ValueContext(self._rank, self._size))
+        return distribute_utils.regroup([value], always_wrap=True)
+
+    def _make_dataset_iterator(self, dataset):
+        raise _v1_error("make_dataset_iterator")
+
+    def _make_input_fn_iterator(self, input_fn, replication_mode=None):
+        raise _v1_error("make_input_fn_iterator")
+
+    def _experimental_make_numpy_dataset(self, numpy_input, session):
+        raise _v1_error("experimental_make_numpy_dataset")
+
+
+def sharding(collectives: Collectives) -> Sharding:
+    """How datasets are divided, by TensorFlow's own means."""
+    return Sharding(collectives, _auto_shard, _batch_size)
+
+
+def _auto_shard(dataset, num_shards, index):
+    return input_ops.auto_shard_dataset(dataset, num_shards, index, num_shards)
+
+
+def _batch_size(dataset) -> int:
+    return int(data_distribute.compute_batch_size(dataset))
+
+
+def _v1_error(method: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{method} belongs to TensorFlow 1; use strategy.experimental_distribute_dataset(dataset)."
+    )
+
+
+def _refuse_per_replica(options):
+    if options and options.experimental_replication_mode == (
+        tf.distribute.InputReplicationMode.PER_REPLICA
+    ):
+        raise NotImplementedError(
+            "InputReplicationMode.PER_REPLICA is meaningless with one replica per process; leave "
+            "experimental_replication_mode at PER_WORKER."
+        )

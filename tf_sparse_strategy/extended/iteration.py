@@ -1,0 +1,134 @@
+"""Distributed datasets: each worker iterates its part, and all end at the same step."""
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib, input_lib
+
+from tf_sparse_strategy import agreement
+
+# A plain iterator over the dataset. The other kind, MultiDeviceIterator, crashes when it is dropped
+# while its thread still prefetches (TensorFlow 2.20).
+HOST_ITERATOR = tf.distribute.InputOptions(
+    experimental_fetch_to_device=False,
+    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+)
+
+
+class _IteratorSpec(input_lib.DistributedIteratorSpec):
+    """Carries how workers agree that data is left into tf.functions that take the iterator."""
+
+    def __init__(self, *args, agreement=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.agreement = agreement
+
+    value_type = property(lambda self: DistributedIterator)
+
+    def _serialize(self):
+        return (*super()._serialize(), self.agreement)
+
+    def _from_components(self, components):
+        return DistributedIterator(
+            input_workers=self._input_workers,
+            components=components,
+            element_spec=self._element_spec,
+            strategy=self._strategy,
+            cardinality=self._cardinality,
+            options=self._options,
+            agreement=self.agreement,
+        )
+
+
+class DistributedIterator(input_lib.DistributedIterator):
+    """Yields this worker's batches; ends on all workers at the same step.
+
+    Args:
+      agreement: None where the pipeline itself ends everywhere at once; "all" to end when any worker
+        has no more; "rows" (tagged batches) to end when no worker has any row left.
+    """
+
+    def __init__(self, *args, agreement=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._agreement = agreement
+
+    @property
+    def element_spec(self):
+        return self._element_spec
+
+    @property
+    def _type_spec(self):
+        return _IteratorSpec(
+            self._input_workers,
+            self._element_spec,
+            self._strategy,
+            self._options,
+            self._cardinality,
+            agreement=self._agreement,
+        )
+
+    def get_next(self, name=None):
+        with distribute_lib.enter_or_assert_strategy(self._strategy):
+            if distribute_lib.get_replica_context() is not None:
+                raise ValueError(
+                    "next(iterator) was called in a replica function; call it outside and pass the "
+                    "batch: strategy.run(fn, args=(next(iterator),))."
+                )
+        if self._agreement is None:
+            return self._get_next_no_partial_batch_handling()
+        optional, more, total = self._poll()
+        return tf.cond(more, lambda: self._value(optional, total), self._end)
+
+    def get_next_as_optional(self):
+        optional, more, total = self._poll()
+        return tf.cond(
+            more,
+            lambda: tf.experimental.Optional.from_value(self._value(optional, total)),
+            lambda: tf.experimental.Optional.empty(self._element_spec),
+        )
+
+    def _poll(self):
+        """(this worker's optional, whether the workers go on, rows of all where they agree by rows)."""
+        [optional] = self._iterators[0].get_next_as_optional_list()
+        collectives = self._strategy.extended.collectives
+        if self._agreement is None:
+            return optional, optional.has_value(), None
+        if self._agreement == "all":
+            return optional, agreement.all_have_data(optional, collectives), None
+        total = agreement.total_rows(optional, collectives)
+        return optional, total > 0, total
+
+    def _value(self, optional, total):
+        value = optional.get_value()
+        if total is not None:
+            value = value._replace(total=total)
+        return input_lib._create_per_replica([value], self._strategy)
+
+    def _end(self):
+        """Raises OutOfRangeError; in a graph, when it runs."""
+        nothing = tf.data.Dataset.from_tensors(0).take(0)
+        with tf.control_dependencies([iter(nothing).get_next()]):
+            return self._get_next_no_partial_batch_handling()
+
+
+class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
+    """This worker's part of a dataset."""
+
+    def __init__(self, input_workers, strategy, dataset, options, agreement):
+        input_context = strategy.extended._make_input_context()
+        super().__init__(input_workers, strategy, [input_context], lambda _: dataset, options=options)
+        self._agreement = agreement
+
+    @property
+    def element_spec(self):
+        return self._element_spec
+
+    def __iter__(self):
+        plain = super().__iter__()
+        iterator = DistributedIterator(
+            input_workers=self._input_workers,
+            iterators=plain._iterators,
+            strategy=self._strategy,
+            cardinality=self._cardinality,
+            options=self._options,
+            agreement=self._agreement,
+        )
+        iterator._element_spec = self._element_spec
+        return iterator

@@ -1,0 +1,175 @@
+"""Hooks for sums over workers: gradients by the chosen communication, all else by dense collectives."""
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils, reduce_util, values
+from tensorflow.python.ops import control_flow_util
+
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.extended.batches import component, opened
+from tf_sparse_strategy.gradients import coalesced
+
+ReduceOp = reduce_util.ReduceOp
+_GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
+
+
+class Reductions:
+    """`StrategyExtended`'s hooks for sums over workers."""
+
+    def reduce_gradients(self, pairs: _GradientList) -> list:
+        """Sums gradients over the workers by the chosen communication.
+
+        Args:
+          pairs: (gradient, variable) as one optimizer sees them, None gradients left out.
+
+        Returns:
+          The summed gradients, in order.
+        """
+        return self.gradients.reduce(self.counted_gradients(pairs))
+
+    def counted_gradients(self, pairs: _GradientList) -> _GradientList:
+        """`pairs`, checked to be those of all workers; zeros where no row of this worker counts."""
+        self._refuse_xla()
+        if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
+            self._same_variables.check(pairs)
+        batch = self.batch
+        if batch is None:
+            return list(pairs)
+        counts = batch.rows > 0
+        return [(_counted_gradient(gradient, to, counts), to) for gradient, to in pairs]
+
+    def _refuse_xla(self):
+        """Raises where a collective is traced into a function that XLA is to compile."""
+        graph = tf.compat.v1.get_default_graph()
+        if self._size > 1 and control_flow_util.GraphOrParentsInXlaContext(graph):
+            raise ValueError(
+                f"jit_compile=True: XLA cannot compile a step in which {self._size} workers communicate. "
+                "Pass jit_compile='auto' (Keras 3) or False to compile(), or jit-compile only functions "
+                "within the step that do not communicate."
+            )
+
+    def _all_reduce(self, reduce_op, value):
+        """All-reduces what this process holds of one value."""
+        self._refuse_xla()
+        if isinstance(value, tf.IndexedSlices):
+            summed = self.gradients.reduce_sparse(value)
+            if reduce_op == ReduceOp.MEAN:
+                return tf.IndexedSlices(summed.values / self._size, summed.indices, summed.dense_shape)
+            return summed
+        if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+            raise TypeError(
+                f"reduce got a {type(value).__name__}; only dense tensors and tf.IndexedSlices can be "
+                "reduced over workers. Convert it first (tf.sparse.to_dense, .to_tensor())."
+            )
+        summed = self.collectives.all_reduce(value)
+        return summed / self._size if reduce_op == ReduceOp.MEAN else summed
+
+    def _reduce_to(self, reduce_op, value, destinations, options):
+        weight = self.loss_weight() if getattr(destinations, "_weighs_rows", False) else None
+
+        def reduce(x):
+            if distribute_utils.is_mirrored(x):
+                if reduce_op == ReduceOp.MEAN:
+                    return x
+                raise ValueError(
+                    "reduce(SUM) got a mirrored value, which is the same on all workers already. "
+                    "Reduce a per-replica value, or multiply by num_replicas_in_sync."
+                )
+            x = x.values[0] if isinstance(x, values.SyncOnReadVariable) else component(x)
+            x = _number_as_tensor(x, destinations)
+            if weight is not None:
+                self._refuse_xla()
+                x = tf.convert_to_tensor(x)
+                weighted = self.masked(x * tf.cast(weight, x.dtype))
+                return self.collectives.all_reduce(weighted, purpose="statistics")
+            if reduce_op == ReduceOp.SUM and not isinstance(x, tf.IndexedSlices):
+                x = self.masked(x)
+            return self._all_reduce(reduce_op, x)
+
+        return tf.nest.map_structure(reduce, value, expand_composites=False)
+
+    def loss_weight(self) -> tf.Tensor | None:
+        """Share of the global batch that this worker's rows are, or None outside Keras's steps."""
+        batch = self.batch
+        return None if batch is None else tf.cast(batch.rows, tf.float32) / tf.cast(batch.total, tf.float32)
+
+    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        pairs = [(component(value), to) for value, to in value_destination_pairs]
+        if reduce_op == ReduceOp.SUM and _are_gradients(pairs):
+            if self.chunked is not None:
+                self.chunked.refuse_tf_keras()
+            self.gradients.communication.check_optimizer(None)
+            return self.reduce_gradients([(coalesced(gradient), to) for gradient, to in pairs])
+        return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
+
+    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        reduce_op = _reduce_op(reduce_op)
+        return tf.nest.map_structure(
+            lambda x: self._all_reduce(reduce_op, x), value, expand_composites=False
+        )
+
+    def _gather_to_implementation(self, value, destinations, axis, options):
+        value = tf.convert_to_tensor(component(value))
+        if axis == 0:
+            return self.collectives.all_gather(value)
+        order = list(range(value.shape.rank))
+        order[0], order[axis] = axis, 0
+        gathered = self.collectives.all_gather(tf.transpose(value, order))
+        return tf.transpose(gathered, order)
+
+    def reduce_along(self, reduce_op, value, axis):
+        """`Strategy.reduce` with an axis: sums, and counts for MEAN, before it reduces."""
+        reduce_op = _reduce_op(reduce_op)
+
+        def reduce(x):
+            x = tf.convert_to_tensor(component(x))
+            summed = self.collectives.all_reduce(tf.reduce_sum(x, axis=axis))
+            if reduce_op == ReduceOp.SUM:
+                return summed
+            from_start = tf.math.floormod(axis, tf.rank(x))  # tf.gather knows no negative axes
+            sizes = tf.gather(tf.shape(x, tf.int64), from_start)
+            count = self.collectives.all_reduce(tf.reduce_prod(sizes))
+            return summed / tf.cast(count, summed.dtype)
+
+        return tf.nest.map_structure(reduce, value, expand_composites=False)
+
+    def gather_predictions(self, outputs, args):
+        """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
+        self._refuse_xla()
+        _, batch, _ = opened(args)
+
+        def gather(rows):
+            return self.collectives.all_gather(rows if batch is None else rows[: batch.rows])
+
+        return tf.nest.map_structure(gather, outputs)
+
+    def _broadcast_to(self, tensor, destinations):
+        tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))
+        if getattr(destinations, "_counts_steps", False):
+            return tensor  # the same everywhere: asking rank 0 would cost every step a message to all
+        return self.collectives.broadcast(tensor)
+
+
+def _reduce_op(op: str | ReduceOp) -> ReduceOp:
+    return ReduceOp(op.upper()) if isinstance(op, str) else op
+
+
+def _counted_gradient(gradient, variable, counts):
+    """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
+    if slices.of(variable) is not None:
+        return gradient  # of all workers' rows: each masked its own
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.cond(counts, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
+
+
+def _number_as_tensor(value, destinations):
+    """A Python number, which may differ between workers, in the dtype of the variable it is for."""
+    if not isinstance(value, (int, float)):
+        return value
+    return tf.convert_to_tensor(value, getattr(destinations, "dtype", None))
+
+
+def _are_gradients(pairs) -> bool:
+    """tf_keras optimizers hand over (gradient, trainable variable) pairs; nothing else does."""
+    return all(isinstance(to, values.MirroredVariable) and to.trainable for _, to in pairs)

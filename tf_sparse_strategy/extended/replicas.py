@@ -1,0 +1,190 @@
+"""The replica of this process: who it is among the others, and how it runs a step."""
+
+import contextlib
+import threading
+
+import tensorflow as tf
+from tensorflow.python.distribute import device_util, distribute_lib, mirrored_strategy
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+
+from tf_sparse_strategy import agreement
+from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.extended.batches import component, opened
+from tf_sparse_strategy.extended.datasets import Datasets, sharding
+from tf_sparse_strategy.extended.reductions import Reductions
+from tf_sparse_strategy.extended.variables import CHUNKED_CLASSES, VARIABLE_CLASSES, Variables
+from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.metrics import StepCounter
+from tf_sparse_strategy.overlap.divided import Divided
+from tf_sparse_strategy.overlap.updates import ChunkedUpdates
+from tf_sparse_strategy.scheduling.updates import DelayedUpdates
+
+
+class ReplicaContext(distribute_lib.ReplicaContext):
+    """The context in which a replica function runs."""
+
+    @property
+    def devices(self):
+        return self._strategy.extended.worker_devices
+
+    def all_reduce(self, reduce_op, value, options=None):
+        # Masked here, not below, so that the gradient of a row of no account is masked as well.
+        masked = tf.nest.map_structure(
+            lambda x: x if isinstance(x, tf.IndexedSlices) else self._strategy.extended.masked(x),
+            value,
+            expand_composites=False,
+        )
+        return super().all_reduce(reduce_op, masked, options)
+
+
+class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.MirroredExtended):
+    """tf.distribute's hooks for one replica per process, P processes.
+
+    Args:
+      container_strategy: the `SparseStrategy`.
+      collectives: how this process talks to the others.
+      communication: how gradients are summed.
+      bucket_bytes: size limit of one bucket of gradients, bytes.
+      device: this process's device.
+      overlap: whether and how updates are divided over the workers, to overlap more communication.
+      delay_rows: whether rows of tables may be updated in the next step.
+    """
+
+    def __init__(
+        self,
+        container_strategy,
+        collectives: Collectives,
+        communication: Communication,
+        bucket_bytes: int,
+        device: str,
+        overlap: Divided | None = None,
+        delay_rows: bool = False,
+    ):
+        distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
+        self.collectives = collectives
+        self.gradients = GradientReducer(communication, collectives, bucket_bytes)
+        self.gradients.memory.distribute_strategy = container_strategy
+        self.slices = slices.Slices(collectives, self.masked)
+        self.steps = StepCounter()
+        alone = collectives.topology.num_workers == 1
+        self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
+        self._local = threading.local()
+        self.delayed = DelayedUpdates(self._local) if delay_rows and not alone else None
+        self.slices.delayed = self.delayed
+        self._variable_classes = VARIABLE_CLASSES if self.chunked is None else CHUNKED_CLASSES
+        self._same_variables = agreement.SameVariables(collectives)
+        topology = collectives.topology
+        self._rank, self._size = topology.rank, topology.num_workers
+        self._initialize_single_worker((device_util.resolve(device),))
+        self._task_id = self._rank  # Keras names by it what workers beside the chief write
+        self._is_chief = self._rank == 0
+        self.experimental_enable_get_next_as_optional = True
+        with tf.device("CPU:0"):
+            self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
+        self._sharding = sharding(collectives)
+        if self._size > 1:
+            agreement.agree_on_seed(context.global_seed(), collectives)
+
+    # ---- who we are -----------------------------------------------------------------------------
+
+    @property
+    def _num_replicas_in_sync(self):
+        return self._size
+
+    def _in_multi_worker_mode(self):
+        return self._size > 1
+
+    def _use_merge_call(self):
+        return True
+
+    @property
+    def _retrace_functions_for_each_device(self):
+        # Part of what TensorFlow finds a traced function by: a function that is called within steps of tagged
+        # batches, where rows are masked, and within others, is traced for each.
+        return getattr(self._local, "tagged", False)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group):
+        return 0
+
+    def _get_replica_id_in_sync_group(self, replica_id):
+        return self._rank
+
+    @property
+    def experimental_between_graph(self):
+        return True
+
+    @property
+    def experimental_should_init(self):
+        return True
+
+    @property
+    def should_checkpoint(self):
+        return self._is_chief
+
+    @property
+    def should_save_summary(self):
+        return self._is_chief
+
+    @property
+    def _num_gpus_per_worker(self):
+        return 0  # only used by TensorFlow to warn about undistributed datasets
+
+    # ---- running --------------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> input_pipeline.Batch | None:
+        """The rows and total of the tagged batch now being worked on, if Keras gave one.
+
+        Read from a variable: functions that are traced within one step are called in others.
+        """
+        if not getattr(self._local, "tagged", False):
+            return None
+        rows, total = tf.unstack(self._counted)
+        return input_pipeline.Batch(None, rows, total)
+
+    def _call_for_each_replica(self, fn, args, kwargs):
+        args, batch, ahead = opened(args)
+        kwargs = tf.nest.map_structure(component, kwargs, expand_composites=False)
+        outer = self._local.__dict__.copy()
+        begins = not outer.get("running", False)  # Keras's loss scaling calls again from within
+        self._local.running = True
+        self._local.tagged = outer.get("tagged", False) or batch is not None
+        try:
+            replica = ReplicaContext(self._container_strategy(), replica_id_in_sync_group=self._rank)
+            with ops.device(self._devices[0]), replica:
+                if not begins:
+                    return fn(*args, **kwargs)
+                self._begin_step(args, batch)
+                with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
+                    return fn(*args, **kwargs)
+        finally:
+            self._local.__dict__.clear()
+            self._local.__dict__.update(outer)
+
+    def _begin_step(self, args, batch):
+        """Notes how many rows count in this step."""
+        self.steps.add(args, None if batch is None else batch.rows)
+        self.gradients.begin_step()
+        if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
+            counted = (1, self._size) if batch is None else (batch.rows, batch.total)
+            with tf.device("CPU:0"):
+                self._counted.assign(tf.stack([tf.cast(n, tf.int64) for n in counted]))
+
+    def masked(self, x: tf.Tensor) -> tf.Tensor:
+        """`x`, or zeros where this worker's batch counts for nothing."""
+        batch = self.batch
+        return x if batch is None else tf.where(batch.rows > 0, x, tf.zeros_like(x))
+
+    def local_value(self, value):
+        """This process's part of a structure of per-replica values, a tagged batch opened."""
+        [local], _, _ = opened([value])
+        return local
+
+
+def _step_of(part, *args):
+    return contextlib.nullcontext() if part is None else part.step_under_way(*args)

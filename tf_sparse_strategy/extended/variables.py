@@ -1,0 +1,123 @@
+"""Variables of a strategy's scope: one component each, with values that all workers agree on."""
+
+import contextlib
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib, distribute_utils, values
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
+from tensorflow.python.trackable import base as trackable
+from tensorflow.python.training.saving import saveable_object
+
+from tf_sparse_strategy import agreement, keras_callers
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.overlap.variables import variable_class
+
+
+class SyncOnReadVariable(values.SyncOnReadVariable):
+    """A per-worker value, e.g. a metric's total, in which rows of no account do not count."""
+
+    def _counted(self, value):
+        extended = self._distribute_strategy.extended
+        if distribute_lib.in_cross_replica_context() or extended.batch is None:
+            return value
+        return extended.masked(tf.cast(value, self.dtype))
+
+    def assign_add(self, value, *args, **kwargs):
+        return super().assign_add(self._counted(value), *args, **kwargs)
+
+    def assign_sub(self, value, *args, **kwargs):
+        return super().assign_sub(self._counted(value), *args, **kwargs)
+
+    def assign(self, value, *args, **kwargs):
+        extended = self._distribute_strategy.extended
+        if distribute_lib.in_cross_replica_context():
+            value = tf.convert_to_tensor(value, self.dtype)  # e.g. an HDF5 dataset being loaded
+        elif (batch := extended.batch) is not None:
+            value = tf.where(batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
+        return super().assign(value, *args, **kwargs)
+
+    def _get_cross_replica(self):
+        if self._distribute_strategy.extended.is_alone:
+            return self.values[0].read_value()
+        return super()._get_cross_replica()
+
+
+VARIABLE_CLASSES = {
+    **distribute_utils.VARIABLE_CLASS_MAPPING,
+    tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
+}
+CHUNKED_CLASSES = {
+    **VARIABLE_CLASSES,
+    tf.VariableSynchronization.ON_WRITE: variable_class(values.MirroredVariable),
+}
+_SLICE_CLASSES = {
+    tf.VariableSynchronization.ON_WRITE: slices.variable_class(
+        variable_class(values.MirroredVariable), saveable_object.SaveSpec
+    )
+}
+
+
+class Variables:
+    """`StrategyExtended`'s hooks for variables."""
+
+    @contextlib.contextmanager
+    def alone(self):
+        """While this lasts, reading or making a variable here asks nobody: values are this worker's."""
+        outer, self._local.alone = self.is_alone, True
+        try:
+            yield
+        finally:
+            self._local.alone = outer
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether `alone()` lasts in this thread."""
+        return getattr(self._local, "alone", False)
+
+    def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
+        initial_value = kwargs["initial_value"]
+        if self._size == 1 or self.is_alone:
+            return initial_value
+
+        def from_rank_0():
+            value = initial_value() if callable(initial_value) else initial_value
+            if isinstance(value, trackable.CheckpointInitialValue):
+                value = value.wrapped_value
+            value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
+            if value.dtype in (tf.string, tf.resource, tf.variant):
+                return value
+            name = kwargs.get("name") or "unnamed"
+            return agreement.broadcast_same(name, value, self.collectives)
+
+        return from_rank_0
+
+    def _create_variable(self, next_creator, **kwargs):
+        # There is one device; but a slot beside a slice of a table is a slice as well.
+        partition = self.slices.partition_beside(kwargs.pop("colocate_with", None))
+        statistic = partition is None and keras_callers.is_layer_statistic(kwargs)
+        if statistic:
+            kwargs["synchronization"] = tf.VariableSynchronization.ON_WRITE
+            kwargs["aggregation"] = tf.VariableAggregation.MEAN
+
+        def create(**kwargs):
+            device = self._devices[0]
+            if partition is None:
+                kwargs["initial_value"] = self._get_variable_creator_initial_value(
+                    replica_id=0, device=device, primary_var=None, **kwargs
+                )
+            with ops.device(device), record.stop_recording():
+                return [next_creator(**kwargs)]
+
+        variable = distribute_utils.create_mirrored_variable(
+            self._container_strategy(),
+            create,
+            self._variable_classes if partition is None else _SLICE_CLASSES,
+            distribute_utils.VARIABLE_POLICY_MAPPING,
+            **kwargs,
+        )
+        variable._weighs_rows = statistic  # read in _reduce_to
+        variable._counts_steps = keras_callers.is_step_counter(kwargs)  # read in _broadcast_to
+        if partition is not None:
+            self.slices.add(variable, partition)
+        return variable
