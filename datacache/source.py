@@ -33,7 +33,7 @@ class SourceFile(NamedTuple):
 
     @property
     def stamp(self) -> int:
-        """63 bits that stand for the content; read_kernels.cc computes the same."""
+        """63 bits that stand for the content; source_file.cc computes the same."""
         return (self.size * 0x9E3779B97F4A7C15 + self.changed) % (1 << 64) >> 1
 
 
