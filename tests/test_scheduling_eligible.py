@@ -70,6 +70,33 @@ def in_a_model(ids, table):
     return keras.layers.Flatten()(keras.Sequential([table])(ids))
 
 
+def in_models(ids, table):
+    """Two deep, by name, beside another input, behind a layer of each."""
+    inner = {name: keras.Input((3,), name=name) for name in ("ids", "others")}
+    rows = keras.Model(inner, in_a_model(8 - inner["ids"], table) + inner["others"][:, :1])
+    return rows({"ids": 9 - ids, "others": ids})
+
+
+def in_a_model_twice(ids, table):
+    rows = keras.Sequential([table])
+    return keras.layers.Flatten()(rows(ids) + rows(9 - ids))
+
+
+class Own(keras.layers.Layer):
+    """A layer that is no model."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def call(self, ids):
+        return self.table(ids)
+
+
+def in_a_layer(ids, table):
+    return keras.layers.Flatten()(Own(table)(ids))
+
+
 def behind_variables(ids, table):
     return lookup(keras.ops.cast(keras.layers.BatchNormalization()(ids), "int32"), table)
 
@@ -81,7 +108,10 @@ def behind_variables(ids, table):
         (computed, None),
         (twice, "more than once"),
         (weighted, "weighted"),
-        (in_a_model, "not computed from the inputs"),
+        (in_a_model, None),
+        (in_models, None),
+        (in_a_model_twice, "more than once"),
+        (in_a_layer, "not computed from the inputs"),
         (behind_variables, "have variables"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
@@ -89,9 +119,12 @@ def behind_variables(ids, table):
 def test_ids_of_a_layer(build, reason):
     inputs, table = keras.Input((3,)), tss.layers.ShardedEmbedding(10, 2, combiner="sum")
     model = keras.Model(inputs, build(inputs, table))
-    layer = table if table in model.layers else None
-    _, found = eligible.ids_of(model, layer)
-    assert found is None if reason is None else reason in found
+    found, why = eligible.ids_of(model, table)
+    assert why is None if reason is None else reason in why
+    if why is None:
+        ids = keras.Model(inputs, found)(tf.constant([[4.0, 5.0, 6.0]]))
+        expected = {computed: [5, 4, 3], in_models: [3, 4, 5]}.get(build, [4, 5, 6])  # 8 - (9 - x)
+        assert ids.numpy().tolist() == [expected]
 
 
 def test_whose_step_it_is():

@@ -141,6 +141,15 @@ def test_two_models_in_turns(strategies):
         np.testing.assert_array_equal(delayed, expected)
 
 
+def test_a_table_of_a_model_within_the_model(strategies):
+    def build(table):
+        inputs, inner = keras.Input((LENGTH,), dtype="int32"), keras.Input((LENGTH,), dtype="int32")
+        rows = keras.Model(inner, table(VOCABULARY, WIDTH)(VOCABULARY - 1 - inner))
+        return keras.Model(inputs, predicting(rows(inputs)))
+
+    compare(strategies, build=build, data=adversarial())
+
+
 def within_a_layer(table, function=lambda call: call):
     """A second lookup that no graph of layers shows."""
 

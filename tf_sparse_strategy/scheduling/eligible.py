@@ -52,7 +52,7 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
     import keras
 
     of_optimizer = optimizer_reason(model.optimizer)
-    layers = {id(layer._embeddings): layer for layer in model.layers if hasattr(layer, "_embeddings")}
+    layers = {id(layer._embeddings): layer for layer in _layers(model) if hasattr(layer, "_embeddings")}
     tables, inputs, left_out = [], [], {}
     for variable in filter(_is_divided, model.trainable_variables):
         ids, of_ids = ids_of(model, layers.get(id(variable)))
@@ -62,27 +62,49 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
             inputs.append(ids)
         else:
             left_out[variable.path] = reason
-    return tables, keras.Model(model.input, inputs, name="ids") if tables else None, left_out
+    return tables, keras.Model(model.input, inputs) if tables else None, left_out
 
 
 def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
     """(what `layer` is called with, symbolically; why the next ids cannot be told, None if they can)."""
     import keras
 
-    graph = getattr(model, "_functional", None) or model  # a Sequential has one
+    graph = _graph(model)
     nodes = [node for level in getattr(graph, "_nodes_by_depth", {}).values() for node in level]
-    called_with = [node.input_tensors for node in nodes if node.operation is layer]
-    if not called_with:
+    calls = [node for node in nodes if node.operation is layer or layer in _layers(node.operation)]
+    if not calls:
         return None, "its ids are not computed from the inputs of a functional model"
-    if len(called_with) > 1:
+    if len(calls) > 1:
         return None, "the model looks it up more than once in a step"
-    if len(called_with[0]) > 1:
+    [call] = calls
+    if call.operation is not layer:  # a model within the model
+        ids, reason = ids_of(call.operation, layer)
+        if reason is not None:
+            return None, reason
+        [inputs] = call.arguments.args
+        ids = keras.Model(_graph(call.operation).input, ids)(inputs)
+    elif len(call.input_tensors) > 1:
         return None, "its rows are weighted"
-    [[ids]] = called_with
-    before = keras.Model(model.input, ids, name="ids")
+    else:
+        [ids] = call.input_tensors
+    before = keras.Model(graph.input, ids)
     if before.variables:  # statistics, seeds: running on a batch more may change them
         return None, "the layers that compute its ids have variables"
     return ids, None
+
+
+def _graph(model: Any) -> Any:
+    """The functional model that `model` is, or has, as a Sequential does."""
+    return getattr(model, "_functional", None) or model
+
+
+def _layers(model: Any) -> list:
+    """The layers of a model, and of models within it; none of what is no model."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        return []
+    return [layer for own in model.layers for layer in (own, *_layers(own))]
 
 
 def flat(ids: Any) -> tf.Tensor:
