@@ -28,12 +28,12 @@ def links(beta=0.0, phase=0.0, selection=0.0):
 
 
 def chosen(schemes, model, topology=APART, n=N, dtype="float32", current=None):
-    return schemes[choose(schemes, n, dtype, topology, model, current)[0]]
+    return schemes[choose(schemes, n, dtype, topology, [model] * len(schemes), current)[0]]
 
 
 def test_bytes_decide_where_bytes_are_dear():
     """Dense sends 4 N = 4000 bytes; HiTopK a message of 100 values, 100 indices, a flag: 804."""
-    number, reason = choose(BOTH, N, "float32", APART, links(beta=1e-3))
+    number, reason = choose(BOTH, N, "float32", APART, [links(beta=1e-3)] * 2)
     assert BOTH[number] == HiTopK(0.1)
     assert "HiTopK(" in reason and ": 804 ms predicted, 4e+03 ms by Dense()" in reason
 

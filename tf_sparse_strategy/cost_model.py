@@ -25,7 +25,8 @@ With n bytes per worker, G workers on each of M nodes, and ranks that follow the
 | all_to_all CROSS        | 1      | 2                  | 0           | G n(M-1)/M           |
 | broadcast               | 1      | 2 + 3 ceil(log2 P) | n per round | n per sender of a node, per round |
 
-A reduce_scatter is an all-to-all and a sum, whose time is not counted; GLOBAL, on several nodes of equal
+A reduce_scatter is an all-to-all and a sum, whose time is not counted (of sparse schemes it is part of
+*selection*); GLOBAL, on several nodes of equal
 size, it is one LOCAL, and one CROSS of n/G bytes. An all_gather LOCAL or CROSS is an all-to-all of S n bytes;
 an all_reduce LOCAL or CROSS is a reduce_scatter and an all_gather of n/S bytes. In rings one worker of each
 node sends to another node; where ranks alternate between nodes, all do.
@@ -56,7 +57,8 @@ class LinkModel:
       local_beta: seconds per byte that one worker sends inside its node, while all workers do.
       cross_beta: seconds per byte of a node's link, which its workers share.
       phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation.
-      selection: seconds per element in which sparse schemes select the largest, pack and add them up.
+      selection: seconds per element in which a sparse scheme sums in the node, selects the largest, packs and
+        adds them up; see communication/work.py.
       exchange: seconds more from an all-to-all's call to its first byte, with as many workers as measured.
 
     Raises:

@@ -7,7 +7,6 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from tf_sparse_strategy import residual
-from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     Communication,
@@ -17,6 +16,7 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
     TopKAllGather,
     Torus2D,
+    work,
 )
 
 RING, FP16, TORUS = "Horovod ring", "Horovod ring, fp16", "Torus2D"
@@ -49,15 +49,8 @@ def _horovod(compression, name):
 
 
 def _of_scheme(scheme: Communication, n: int, comm: Collectives) -> Method:
-    bucket = BucketPlan.build([TensorSpec("x", (n,), "float32", 4)], 4 * n).buckets[0]
-    variables = scheme.state(bucket, comm.topology)
+    step, variables = work.step_of(scheme, n, comm)
     share = scheme.share(comm.topology)
-
-    def step(x):
-        state = residual.State(variables)
-        summed = scheme.reduce(x, state, comm)
-        residual.commit([state])
-        return summed
 
     def kept():
         own = tf.zeros([n])

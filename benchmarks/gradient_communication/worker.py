@@ -14,12 +14,13 @@ import tensorflow as tf
 
 from benchmarks import training
 from benchmarks.gradient_communication import methods
+from benchmarks.hand_in import hand_in
 from tf_sparse_strategy import collectives, cost_model, link_measurement
 from tf_sparse_strategy.cluster.namespaces import INTERFACE
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Dense, HiTopK
-from tf_sparse_strategy.communication.auto import selection_seconds
+from tf_sparse_strategy.communication import Dense
 from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.work import selection_seconds
 
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
@@ -102,9 +103,7 @@ class Predictions:
             return {"predicted": cost_model.all_reduce(topology, 2 * n, self.links).seconds}
         if not isinstance(scheme, SparseCommunication):
             return {"predicted": scheme.cost(n, topology, self.links).seconds}
-        coding = [getattr(scheme, name, None) for name in ("wire_dtype", "index_coding")]
-        alike = HiTopK(scheme.density, True, coding[0], coding[1] or "int32")
-        selection = self._selection(alike)
+        selection = self._selection(scheme)
         links = dataclasses.replace(self.links, selection=selection)
         return {"predicted": scheme.cost(n, topology, links).seconds, "selection": selection}
 
@@ -138,10 +137,8 @@ def main() -> None:
                 if comm.topology.rank == 0:
                     shown = ", ".join(f"{s:.3f}" for s in record["seconds"])
                     print(f"{n} elements, density {density}, {name}: {shown} s", flush=True)
-    if comm.topology.rank == 0:
-        found = {"links": dataclasses.asdict(predictions.links), "wrong": wrong, "records": records}
-        pathlib.Path(args.output).write_text(json.dumps(found))
-    comm.barrier()
+    found = {"links": dataclasses.asdict(predictions.links), "wrong": wrong, "records": records}
+    hand_in(found, args.output, comm)
 
 
 if __name__ == "__main__":

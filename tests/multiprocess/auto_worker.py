@@ -17,7 +17,7 @@ def main() -> None:
     scheme = Auto(density=0.01).prepare(workers)
     number = int(scheme.state(bucket_of(8 << 20), workers.topology)[CHOICE])
     chosen = type(scheme.schemes(workers.topology)[number]).__name__
-    links = dataclasses.asdict(scheme.measured.links)
+    links = dataclasses.asdict(scheme.measured.models[number])
     print(json.dumps({"scheme": chosen, "links": links}), flush=True)
     workers.barrier()
 

@@ -11,7 +11,7 @@ from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel
-from tf_sparse_strategy.communication.auto import CHOICE, selection_seconds
+from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.topology import Topology
 
 N = 1001
@@ -31,15 +31,20 @@ def names(scheme, topology):
     return [type(s).__name__ for s in scheme.schemes(topology)]
 
 
+def take(scheme, here, links):
+    """Selecting takes what they say, for all schemes."""
+    scheme.measured.models = [links] * len(scheme.schemes(here.topology))
+
+
 def run_of(here, links):
     scheme = Auto(0.05, links=links).prepare(here)
-    scheme.measured.links = links  # selecting takes what they say
+    take(scheme, here, links)
     return sparse_runs.Run(scheme, here, N)
 
 
 def review(run, here, links):
     """As at the beginning of an epoch after which the links are others."""
-    run.scheme.measured.links = links
+    take(run.scheme, here, links)
     bucket = sparse_runs.bucket_of(N)
     run.scheme.review([(bucket, residual.State(run.variables))], here)
     return names(run.scheme, here.topology)[int(run.variables[CHOICE])]
@@ -47,11 +52,15 @@ def review(run, here, links):
 
 def test_what_is_measured_is_the_same_everywhere(here, comm):
     scheme = Auto(0.05).prepare(here)
-    links = scheme.measured.links
+    found = [[model.cross_beta, model.selection] for model in scheme.measured.models]
     if here.topology.num_workers > 1:
-        assert links.cross_beta > 0 and 1e-11 < links.selection < 1e-5
-    for other in comm.all_gather(tf.constant([[links.cross_beta, links.selection]], tf.float64)):
-        np.testing.assert_array_equal(other, [links.cross_beta, links.selection])
+        kinds = dict(zip(names(scheme, here.topology), found, strict=True))
+        for kind, (cross_beta, selection) in kinds.items():
+            assert cross_beta > 0
+            assert (1e-11 < selection < 1e-5) if "TopK" in kind else selection == 0
+        assert kinds["HiTopK"] != kinds["ShardedTopK"]
+    for other in comm.all_gather(tf.constant([found], tf.float64)):
+        np.testing.assert_array_equal(other, found)
     run = sparse_runs.Run(scheme, here, N)
     number = run.variables[CHOICE].numpy()
     assert (comm.all_gather(run.variables[CHOICE][tf.newaxis]).numpy() == number).all()
@@ -129,7 +138,3 @@ def test_fit(comm, topology):
     apart = topology.num_nodes > 1
     kept = [r for r in sparse_runs.kept(strategy.extended.gradients) if r.ndim]
     assert any(r.any() for r in kept) == apart
-
-
-def test_selecting_takes_time(comm, topology):
-    assert (selection_seconds(comm, HiTopK(0.01)) > 0) == (topology.num_workers > 1)

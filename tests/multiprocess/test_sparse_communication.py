@@ -35,13 +35,13 @@ SIZES = [1, 2, 3, 17, 1001]
 
 
 P = int(os.environ.get("HOROVOD_SIZE", "1"))
-# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Of more than four:
+# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Of five and more:
 # every one apart, so that trees and regions have as many parts, pairs, and three uneven nodes.
 PLACES = {
     1: [(0,)],
     2: [(0, 0), (0, 1)],
     3: [(0, 1, 1)],
-    4: [(0, 1, 1, 0)],
+    4: [(0, 1, 1, 0), (0, 1, 2, 3)],
 }.get(P, [tuple(range(P)), *(tuple(min(rank // 2, last) for rank in range(P)) for last in (P, 2))])
 
 

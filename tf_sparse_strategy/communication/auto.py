@@ -1,25 +1,23 @@
 """Auto: for each bucket the scheme that is predicted to be fastest on this cluster."""
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import logging
 
-from custom_ops import mstopk_error_feedback
 from tf_sparse_strategy import link_measurement, residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.hitopk import HiTopK
-from tf_sparse_strategy.communication.messages import unpack_and_add
 from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.communication.torus2d import Torus2D
+from tf_sparse_strategy.communication.work import selection_seconds
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import State
 from tf_sparse_strategy.topology import Topology
@@ -27,14 +25,13 @@ from tf_sparse_strategy.topology import Topology
 CHOICE = "choice"  # the state's name of the number of the chosen scheme
 GAIN = 0.8  # sparse gradients cost accuracy: they are to take less than this part of the best exact time
 STAY = 0.9  # and a change is to bring as much, or predictions that differ by noise would alternate
-_SAMPLE, _ROUNDS = 1 << 23, 5  # elements and repetitions of the measured selection
 
 
 @dataclasses.dataclass
 class _Measured:
     """What was found out about the cluster; renewed while training."""
 
-    links: LinkModel
+    models: Sequence[LinkModel]  # one for each scheme: they compute differently
     seconds: float  # the measurement took
     ended: float  # time.monotonic()
 
@@ -43,8 +40,8 @@ class _Measured:
 class Auto(Switching):
     """The cheapest of `Dense`, `Torus2D`, `HiTopK` and `ShardedTopK` for each bucket, by the cost model.
 
-    When the strategy is created the workers measure their links (some seconds), and what selecting takes
-    per element. Each scheme's `cost` then predicts its time for each bucket. The fastest exact scheme is
+    When the strategy is created the workers measure their links (some seconds), and what each sparse scheme
+    computes. Each scheme's `cost` then predicts its time for each bucket. The fastest exact scheme is
     taken unless a sparse one takes less than 0.8 of its time. At the beginning of an epoch of `fit` the
     measurement is repeated if since the last one so much time has passed that it takes at most `recheck`
     of it; a choice is changed where another scheme would take less than 0.9 of its time, and a sparse one
@@ -57,14 +54,15 @@ class Auto(Switching):
     node it is `HiTopK`.)
 
     When not to use it: for runs that must be repeatable to the bit, as measurements differ; give it `links`
-    then. It predicts buckets one after the other, and does not know what hides behind the computation; nor
-    how much accuracy a density costs.
+    with their `selection` then. It predicts buckets one after the other, and does not know what hides behind
+    the computation; nor how much accuracy a density costs.
 
     Args:
       density: part of the elements that sparse schemes send, 0 < density <= 1.
       wire_dtype, index_coding: of their messages, see `HiTopK`.
       recheck: part of the training time, at most, that measuring again may take; 0 for never.
-      links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; links are not measured then.
+      links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; links are not measured then,
+        nor, if its `selection` is not 0, what schemes compute.
 
     Raises:
       ValueError: an argument is out of range.
@@ -109,16 +107,18 @@ class Auto(Switching):
         return dataclasses.replace(self, measured=self._measure(collectives))
 
     def _measure(self, collectives: Collectives) -> _Measured:
-        begin, links = time.monotonic(), self.links
-        if len(self.schemes(collectives.topology)) == 1:
-            links = links or LinkModel(0.0, 0.0, 0.0, 0.0)  # there is nothing to choose
-        else:
-            links = links or link_measurement.measure(collectives)
-            if not links.selection:  # which `tss doctor` does not measure
-                selection = selection_seconds(collectives, self._sparse()[0])
-                links = dataclasses.replace(links, selection=selection)
+        begin, schemes = time.monotonic(), self.schemes(collectives.topology)
+        if len(schemes) == 1:  # there is nothing to choose
+            return _Measured([LinkModel(0.0, 0.0, 0.0, 0.0)], 0.0, begin)
+        links = self.links or link_measurement.measure(collectives)
+        models = [links] * len(schemes)
+        if not links.selection:  # which `tss doctor` does not measure
+            models = [
+                dataclasses.replace(links, selection=selection_seconds(collectives, scheme))
+                for scheme in schemes
+            ]
         end = time.monotonic()
-        return _Measured(links, end - begin, end)
+        return _Measured(models, end - begin, end)
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         if self.measured is None:
@@ -129,8 +129,8 @@ class Auto(Switching):
         return {CHOICE: residual.variable(tf.constant(number, tf.int64))}
 
     def _choose(self, bucket, topology, current=None) -> tuple[int, str]:
-        schemes, links = self.schemes(topology), self.measured.links
-        return choose(schemes, bucket.num_elements, bucket.dtype, topology, links, current)
+        schemes, models = self.schemes(topology), self.measured.models
+        return choose(schemes, bucket.num_elements, bucket.dtype, topology, models, current)
 
     def _now(self, state: State) -> tf.Tensor:
         return state[CHOICE].read_value()
@@ -144,7 +144,7 @@ class Auto(Switching):
         due = self.links is None and passed * self.recheck > known.seconds
         if int(collectives.broadcast(tf.constant(int(due)), purpose="auto")):
             renewed = self._measure(collectives)
-            known.links, known.seconds, known.ended = renewed.links, renewed.seconds, renewed.ended
+            known.models, known.seconds, known.ended = renewed.models, renewed.seconds, renewed.ended
         before = [int(state[CHOICE].numpy()) for _, state in states]
         chosen = [
             self._choose(bucket, topology, current)
@@ -160,8 +160,9 @@ class Auto(Switching):
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the scheme that `model` chooses."""
-        number, _ = choose(self.schemes(topology), n, "float32", topology, model)
-        return self.schemes(topology)[number].cost(n, topology, model)
+        schemes = self.schemes(topology)
+        number, _ = choose(schemes, n, "float32", topology, [model] * len(schemes))
+        return schemes[number].cost(n, topology, model)
 
 
 def choose(
@@ -169,7 +170,7 @@ def choose(
     n: int,
     dtype: str,
     topology: Topology,
-    model: LinkModel,
+    models: Sequence[LinkModel],
     current: int | None = None,
 ) -> tuple[int, str]:
     """Which scheme is to sum a bucket. Pure.
@@ -179,7 +180,7 @@ def choose(
       n: elements of the bucket.
       dtype: of the bucket; where sparse schemes would sum it exactly, they are not chosen.
       topology: of any worker.
-      model: predicts.
+      models: for each scheme the one that predicts it.
       current: the number of the scheme in use; another must gain enough to take its place.
 
     Returns:
@@ -187,10 +188,12 @@ def choose(
 
     Example:
       >>> slow = LinkModel(local_alpha=0, local_beta=1e-10, cross_alpha=0, cross_beta=1e-7)
-      >>> choose([Dense(), HiTopK(0.01)], 1_000_000, "float32", Topology((0, 1), 0), slow)[0]
+      >>> choose([Dense(), HiTopK(0.01)], 1_000_000, "float32", Topology((0, 1), 0), [slow] * 2)[0]
       1
     """
-    seconds = [scheme.cost(n, topology, model).seconds for scheme in schemes]
+    seconds = [
+        scheme.cost(n, topology, model).seconds for scheme, model in zip(schemes, models, strict=True)
+    ]
     sparse = [
         i
         for i, scheme in enumerate(schemes)
@@ -208,25 +211,3 @@ def choose(
     return chosen, said if other == chosen else (
         f"{said}, {seconds[other] * 1e3:.3g} ms by {schemes[other]}"
     )
-
-
-def selection_seconds(collectives: Collectives, scheme: HiTopK) -> float:
-    """Seconds per element in which the slowest worker selects, packs and adds up. Collective."""
-    if collectives.topology.num_workers == 1:
-        return 0.0
-    packing = scheme.packing(_SAMPLE)
-
-    @tf.function
-    def work(x, kept):
-        values, indices, kept, finite = mstopk_error_feedback(x, kept, packing.k)
-        message = packing.pack(values[tf.newaxis], indices[tf.newaxis], finite)
-        return unpack_and_add(message, packing, 1)[0], kept
-
-    x, kept = (tf.random.stateless_normal([_SAMPLE], [1, seed]) for seed in (2, 3))
-    times = []
-    for _ in range(_ROUNDS + 1):
-        begin = time.perf_counter()
-        work(x, kept)[0].numpy()
-        times.append(time.perf_counter() - begin)
-    mine = tf.constant(statistics.median(times[1:]) / _SAMPLE, tf.float64)
-    return float(collectives.all_reduce(mine, op="max", purpose="auto"))
