@@ -4,7 +4,7 @@ import sys
 
 WORDS = ["--size=tiny", "--synthetic", "--synthetic_steps=3", "--epochs=1", "--global_batch_size=8"]
 RECIPES = {
-    "digits": ["--phases=8:1", "--nocheck"],
+    "digits": ["--phases=8:1", "--synthetic", "--nocheck"],
     "resnet50": [
         *("--recipe=tiny", "--phases=32:1:32,48:1:16:0.5:rect"),
         *("--warm_up_epochs=0.5", "--sparse_epochs=1", "--dtype=mixed_float16"),

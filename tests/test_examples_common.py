@@ -19,6 +19,7 @@ class Run(Settings):
     """A recipe's settings."""
 
     phases: tuple[tuple[int, int], ...] = setting("Sizes.", ((8, 2),), parse=settings.parse_phases)
+    more: tuple[tuple[int, int], ...] | None = setting("Others.", ((9, 9),), parse=settings.parse_phases)
     output_dir: str = setting("Where.", "build/test")
     epochs: int = setting("In all.", 3, positive=True)
 
@@ -46,8 +47,10 @@ def test_flags_change_the_recipe():
 
 
 def test_what_a_recipe_gives_can_be_left_out():
-    dense = parsed("--recipe=large", "--sparse_epochs=0", "--density=none", "--pto=on", "--pto=none")
-    assert dense == dataclasses.replace(LARGE, sparse_epochs=0, density=None)
+    left = ["--sparse_epochs=0", "--density=none", "--pto=on", "--pto=none", "--more=none"]
+    dense = parsed("--recipe=large", *left)
+    assert dense == dataclasses.replace(LARGE, sparse_epochs=0, density=None, more=None)
+    assert parsed("--more=8:1").more == ((8, 1),)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,26 @@ def test_the_rate_rises_and_falls_by_epochs():
     assert rates[4] == pytest.approx(4.5)
     assert rates[19] == pytest.approx(5.0) and rates[34] == pytest.approx(3.0)
     assert rates[49] == pytest.approx(1.0)
+
+
+def test_rates_by_steps():
+    """As their papers write them; also from the configuration."""
+    for name, expected in (
+        ("inverse_root", lambda step: 6 * min(step / 20, (20 / step) ** 0.5)),
+        (
+            "halving",
+            lambda step: (
+                6
+                * (0.01 ** (1 - step / 20) if step < 20 else 1)
+                * 0.5 ** (0 if step < 80 else min((step - 80) // 10 + 1, 4))
+            ),
+        ),
+    ):
+        one = schedule.BySteps(name, 6.0, warm_up=20, steps=120)
+        again = schedule.BySteps.from_config(one.get_config())
+        rates = [float(again(step)) for step in range(130)]
+        assert rates == [float(one(step)) for step in range(130)]
+        np.testing.assert_allclose(rates, [expected(step + 1) for step in range(130)], rtol=1e-5)
 
 
 def test_report(capsys):

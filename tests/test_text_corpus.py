@@ -49,23 +49,25 @@ def test_pairs_of_a_file_are_read_and_written(tmp_path):
         (["one", "two"], ["eins", "zwei"]),
         (["x", "y"], ["y", "x"]),
     ]
-    learnt, held_out = translation.load(settings, 9, 4, law=None)
+    learnt, held_out = translation.loader(settings, 9, 4, law=None)(4)
     assert (len(learnt), len(held_out)) == (19, 2)
     # Both languages have x and y, which are as frequent: x is 4, y is 5.
     np.testing.assert_array_equal(learnt.inputs["source"][0], [4, 5, 0, 0])
     np.testing.assert_array_equal(learnt.inputs["target"][0], [corpus.BEGIN, 5, 4, 0])
     np.testing.assert_array_equal(learnt.labels[0], [5, 4, corpus.END, 0])
+    short, _ = translation.loader(settings, 9, 4, law=None)(3)
+    assert len(short) == 19 and short.labels.shape[1] == 3
     with pytest.raises(ValueError, match="text=.* must have lines of two parts"):
-        translation.load(settings, 9, 2, law=None)
+        translation.loader(settings, 9, 2, law=None)
 
 
 def test_synthetic_words_fill_an_epoch():
     settings = dataclasses.replace(SETTINGS, synthetic=True, synthetic_steps=3)
     batch = settings.global_batch_size
-    learnt, held_out = train.load(settings)
+    learnt, held_out = train.loader(settings)(8)
     assert learnt.inputs.shape == (3 * batch, 8) and len(held_out) == batch
     np.testing.assert_array_equal(learnt.inputs[:, 1:], learnt.labels[:, :-1])
-    learnt, held_out = translation.load(settings, 50, 6, Zipf(9, exponent=1.0))
+    learnt, held_out = translation.loader(settings, 50, 9, Zipf(9, exponent=1.0))(6)
     assert learnt.inputs["source"].shape == (3 * batch, 6) and len(held_out) == batch
     assert learnt.labels.max() < 50
 
@@ -77,10 +79,30 @@ def test_batches_are_the_samples_of_their_rows():
     assert list(labels) == [50, 0]
 
 
+def test_a_rate_that_could_not_fall_is_refused():
+    """By a linear schedule it would be 0 / 0 in the end; the others have a shape without a fall."""
+    for schedule in ("linear", "inverse_root", "halving"):
+        settings = dataclasses.replace(SETTINGS, warm_up_steps=10, schedule=schedule)
+        rates = [float(training.make_rate(settings, [(11, 1)])(step)) for step in range(11)]
+        assert all(rates[i] < rates[i + 1] for i in range(5)) and max(rates) <= settings.learning_rate * 1.001
+        if schedule == "linear":
+            assert rates[9] == pytest.approx(settings.learning_rate) and rates[10] < 0.02 * rates[9]
+            with pytest.raises(ValueError, match="warm_up_steps=10 must be less than 10"):
+                training.make_rate(settings, [(10, 1)])
+
+
 @pytest.mark.parametrize(
     "bad",
     [
         {"pto": "on"},
+        {"pto": "on", "optimizer": "adam"},
+        {"optimizer": "lamb"},
+        {"phases": ((5, 1),)},
+        {"phases": ((0, 2),)},
+        {"phases": ()},
+        {"clip": 0.0},
+        {"schedule": "cosine"},
+        {"warm_up_steps": 0},
         {"synthetic": True, "text": "x"},
         {"synthetic": True, "check": True},
         {"check": True, "goal": None},

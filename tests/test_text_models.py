@@ -24,10 +24,7 @@ def weights(make):
 
 
 def language():
-    size = language_model.SIZES["paper"]
-    model = language_model.LanguageModel(size, sharded=True)
-    model.build((None, size.length))
-    return model
+    return language_model.build_model(language_model.SIZES["paper"], sharded=True)
 
 
 def in_tables(found, *names):

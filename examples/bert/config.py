@@ -8,6 +8,7 @@ RECIPES = {
         epochs=6,
         global_batch_size=64,
         learning_rate=1e-3,
+        clip=1.0,
         output_dir="build/bert",
         goal=0.075,  # README: what three seeds reached
     ),
@@ -17,6 +18,7 @@ RECIPES = {
         epochs=2,
         global_batch_size=128,
         learning_rate=3e-5,
+        clip=1.0,
         synthetic=True,
         output_dir="build/bert",
     ),

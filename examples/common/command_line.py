@@ -37,7 +37,8 @@ def define(recipes: Recipes, flag_values: flags.FlagValues = flags.FLAGS) -> Non
         help, choices, hint = field.metadata["help"], field.metadata["choices"], hints[field.name]
         help += _starting_points(field.name, recipes)
         if isinstance(hint, types.UnionType):  # `float | None` may be left out
-            flags.DEFINE(_OrNone(hint, choices), field.name, None, help, flag_values=flag_values)
+            parser = _OrNone(str if field.metadata["parse"] else hint, choices)
+            flags.DEFINE(parser, field.name, None, help, flag_values=flag_values)
         elif choices:
             flags.DEFINE_enum(field.name, None, choices, help, flag_values=flag_values)
         else:
@@ -49,7 +50,7 @@ class _OrNone(flags.ArgumentParser):
     """Reads "none" where a recipe gives what is to be left out."""
 
     def __init__(self, hint, choices):
-        [kind] = [option for option in typing.get_args(hint) if option is not type(None)]
+        [kind] = [option for option in typing.get_args(hint) or [hint] if option is not type(None)]
         names = [choice for choice in choices or () if choice is not None]
         self._value = flags.EnumParser(names) if names else _PARSERS[kind]()
         self.syntactic_help = "|".join([*names, "none"]) if names else "a value, or none to leave it out"
@@ -78,7 +79,7 @@ def chosen(recipes: Recipes, flag_values: flags.FlagValues = flags.FLAGS) -> Set
     for field in dataclasses.fields(recipe):
         flag, parse = flag_values[field.name], field.metadata["parse"]
         if flag.present:
-            given[field.name] = parse(flag.value) if parse else flag.value
+            given[field.name] = parse(flag.value) if parse and flag.value is not None else flag.value
     return dataclasses.replace(recipe, **given)
 
 

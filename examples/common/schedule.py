@@ -1,4 +1,4 @@
-"""A learning rate that rises and falls once."""
+"""Learning rates that rise and fall."""
 
 from collections.abc import Sequence
 
@@ -57,3 +57,52 @@ class RiseAndFall(tf.keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self):
         """The arguments of the constructor."""
         return {"phases": self._phases, **self._shape}
+
+
+def inverse_root(step, peak: float, warm_up: int, steps: int):
+    """Linear from 0 to `peak` in `warm_up` steps, then peak sqrt(warm_up / steps done).
+
+    Source: Vaswani et al., NeurIPS 2017, section 5.3.
+
+    Example:
+      >>> [round(float(inverse_root(step, 8.0, 4, 16)), 2) for step in (0, 3, 15)]
+      [2.0, 8.0, 4.0]
+    """
+    del steps
+    count = tf.cast(step, tf.float32) + 1
+    return peak * tf.minimum(count / warm_up, tf.sqrt(warm_up / count))
+
+
+def halving(step, peak: float, warm_up: int, steps: int):
+    """From peak / 100 by equal factors to `peak` in `warm_up` steps; halved four times in the last third.
+
+    Source: NVIDIA's GNMT v2, DeepLearningExamples.
+
+    Example:
+      >>> [round(float(halving(step, 8.0, 2, 24)), 2) for step in (0, 1, 14, 15, 17, 18, 23)]
+      [0.8, 8.0, 8.0, 4.0, 2.0, 2.0, 0.5]
+    """
+    count = tf.cast(step, tf.float32) + 1
+    risen = tf.pow(0.01, tf.maximum(1 - count / warm_up, 0.0))
+    halved = tf.clip_by_value(tf.floor(12 * count / steps - 8) + 1, 0, 4)
+    return peak * risen * tf.pow(0.5, halved)
+
+
+BY_STEPS = {"inverse_root": inverse_root, "halving": halving}
+
+
+@tf.keras.utils.register_keras_serializable(package="examples")
+class BySteps(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """One of `BY_STEPS`, as Keras wants it."""
+
+    def __init__(self, name: str, peak: float, warm_up: int, steps: int):
+        self._name = name
+        self._shape = {"peak": peak, "warm_up": warm_up, "steps": steps}
+
+    def __call__(self, step):
+        """The rate of a step."""
+        return BY_STEPS[self._name](step, **self._shape)
+
+    def get_config(self):
+        """The arguments of the constructor."""
+        return {"name": self._name, **self._shape}

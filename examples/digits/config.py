@@ -18,6 +18,7 @@ class Config(Settings):
     )
     optimizer: str = setting("LARS is for large batches.", choices=("adam", "lars"))
     label_smoothing: float = setting("Part of a label that is spread over all classes.", 0.0)
+    synthetic: bool = setting("Train on noise instead of images, to measure speed.", False)
     output_dir: str = setting(
         "Where the picture, checkpoints and TensorBoard's logs go.", "build/digits"
     )
@@ -34,6 +35,8 @@ class Config(Settings):
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0, below 1.")
         if self.pto is not None and self.optimizer != "lars":
             raise ValueError(f"pto={self.pto!r} must be left out: {self.optimizer} takes no norms.")
+        if self.synthetic and self.check:
+            raise ValueError("synthetic=True must be given with nocheck: there is nothing to learn.")
         if not 0 <= self.goal <= 1:
             raise ValueError(f"goal={self.goal} must be an accuracy, 0 to 1.")
 

@@ -1,6 +1,5 @@
 """Data and training: plain Keras but for the lines that mention `tss`, `strategy` or `lars_pto`."""
 
-import collections
 import dataclasses
 import os
 
@@ -11,6 +10,7 @@ from sklearn import datasets, model_selection
 
 import lars_pto
 import tf_sparse_strategy as tss
+from examples.common import phases
 from examples.common.batches import of_rows, order
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
@@ -39,6 +39,17 @@ def load(seed: int):
         images, digits.target, test_size=0.25, stratify=digits.target, random_state=seed
     )
     return (train_x, train_y), (test_x, test_y)
+
+
+def synthetic(seed: int):
+    """As `load`, of as many images; nothing can be learnt of them."""
+    random = np.random.default_rng(seed)
+
+    def noise(count):
+        images = random.random([count, 8, 8, 1], "float32")
+        return images, random.integers(CLASSES, size=count)
+
+    return noise(1347), noise(450)
 
 
 def batches(rows: np.ndarray, data, size: int, batch: int) -> tf.data.Dataset:
@@ -80,7 +91,7 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
       callbacks: more of Keras's.
     """
     keras.utils.set_random_seed(config.seed)
-    training, test = load(config.seed)
+    training, test = (synthetic if config.synthetic else load)(config.seed)
     batch, count = config.global_batch_size, len(training[0])
     steps = count // batch
     model = make_model(config, strategy, config.epochs * steps)
@@ -95,27 +106,20 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
         start = saving.epoch
         callbacks.append(saving)
 
-    history, end = collections.defaultdict(list), 0
-    for size, epochs in config.phases:
-        first, end = max(start, end), end + epochs
-        if first >= end:
-            continue  # done before the run was resumed
-        rows = order(config.seed, range(first, end), count, batch)
-        found = model.fit(
-            batches(rows, training, size, batch),
-            initial_epoch=first,
-            epochs=end,
-            steps_per_epoch=steps,
-            validation_data=batches(np.arange(len(test[0])), test, size, 4 * batch),
-            callbacks=callbacks,
-            shuffle=False,  # `order` does
-            verbose=1,
-        )
-        for name, values in found.history.items():
-            history[name] += values
-        history["epoch"] += [epoch + 1 for epoch in found.epoch]
+    def arguments(number: int, epochs: range) -> dict:
+        size, _ = config.phases[number]
+        rows = order(config.seed, epochs, count, batch)
+        return {
+            "x": batches(rows, training, size, batch),
+            "steps_per_epoch": steps,
+            "validation_data": batches(np.arange(len(test[0])), test, size, 4 * batch),
+            "callbacks": callbacks,
+            "verbose": 1,
+        }
+
+    history = phases.fit(model, [epochs for _, epochs in config.phases], start, arguments)
     size, _ = config.phases[-1]
     loss, accuracy = model.evaluate(
         batches(np.arange(len(test[0])), test, size, 4 * batch), verbose=0
     )
-    return Result(dict(history), loss, accuracy)
+    return Result(history, loss, accuracy)

@@ -8,6 +8,7 @@ RECIPES = {
         epochs=10,
         global_batch_size=64,
         learning_rate=5e-3,
+        clip=5.0,
         output_dir="build/gnmt",
         goal=90.0,  # README: what three seeds reached
     ),
@@ -17,6 +18,9 @@ RECIPES = {
         epochs=1,
         global_batch_size=512,
         learning_rate=2e-3,
+        schedule="halving",
+        warm_up_steps=200,
+        clip=5.0,
         synthetic=True,
         output_dir="build/gnmt",
     ),

@@ -19,6 +19,7 @@ class Size:
       width: D, of a word's vector and of each layer.
       layers: of the encoder, and of the decoder.
       length: words of a sentence at most, its end included.
+      drawn: words of a sentence where they are drawn, none of them padding.
       dropout: part of the values that training leaves out.
     """
 
@@ -26,14 +27,15 @@ class Size:
     width: int
     layers: int
     length: int
+    drawn: int
     dropout: float
 
 
 SIZES = {
-    "tiny": Size(vocabulary=500, width=16, layers=2, length=12, dropout=0.0),
-    "laptop": Size(vocabulary=6_000, width=128, layers=2, length=20, dropout=0.0),
-    # 193,757,758 parameters.
-    "paper": Size(vocabulary=32_317, width=1_024, layers=4, length=26, dropout=0.2),
+    "tiny": Size(vocabulary=500, width=16, layers=2, length=12, drawn=12, dropout=0.0),
+    "laptop": Size(vocabulary=6_000, width=128, layers=2, length=20, drawn=20, dropout=0.0),
+    # 193,757,758 parameters. EmbRace counts 26 words of each of 128 sentences.
+    "paper": Size(vocabulary=32_317, width=1_024, layers=4, length=50, drawn=26, dropout=0.2),
 }
 
 

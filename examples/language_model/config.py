@@ -8,6 +8,7 @@ RECIPES = {
         epochs=2,
         global_batch_size=64,
         learning_rate=2e-3,
+        clip=1.0,
         output_dir="build/language_model",
         goal=155.0,  # README: what three seeds reached
     ),
@@ -19,6 +20,7 @@ RECIPES = {
         epochs=1,
         global_batch_size=512,
         learning_rate=2e-4,
+        clip=1.0,
         synthetic=True,
         output_dir="build/language_model",
     ),

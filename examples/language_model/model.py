@@ -47,9 +47,8 @@ def given(labels, losses):
     return losses
 
 
-@keras.saving.register_keras_serializable(package="examples")
-class LanguageModel(keras.Model):
-    """The next word at each place; trained on sampled words, tested on all.
+def build_model(size: Size, sharded: bool, seed: int = 0) -> "LanguageModel":
+    """From ids [B, T] to vectors [B, T, D] of what follows each, with a second table for its loss.
 
     The tables are not tied, and the gradients of both are rows. The last column of a word's output row is its
     bias: one lookup gets both.
@@ -61,30 +60,29 @@ class LanguageModel(keras.Model):
 
     Source: the LM of EmbRace (Li et al., ICPP 2022), table 1: Jozefowicz et al., arXiv 1602.02410.
     """
+    words = table(size.vocabulary, size.width, sharded, name="words")
+    dropout = keras.layers.Dropout(size.dropout)
+    ids = keras.Input([None], dtype="int32", name="ids")
+    x = TwoBiasLSTM(size.units, return_sequences=True)(dropout(words(ids)))
+    vectors = keras.layers.Dense(size.width)(dropout(x))
+    candidates = table(size.vocabulary, size.width + 1, sharded, name="candidates")
+    candidates.build((None, None))
+    return LanguageModel(ids, vectors, candidates, size, seed)
 
-    def __init__(self, size: Size, sharded: bool, seed: int = 0, **kwargs):
-        super().__init__(**kwargs)
-        self.size, self.seed = size, seed
-        self.words = table(size.vocabulary, size.width, sharded, name="words")
-        self.dropout = keras.layers.Dropout(size.dropout)
-        self.lstm = TwoBiasLSTM(size.units, return_sequences=True)
-        self.projection = keras.layers.Dense(size.width)
-        self.candidates = table(size.vocabulary, size.width + 1, sharded, name="candidates")
 
-    def build(self, input_shape):
-        """Makes all variables; collective where tables are divided."""
-        size = self.size
-        self.words.build(input_shape)
-        self.lstm.build((*input_shape, size.width))
-        self.projection.build((*input_shape, size.units))
-        self.candidates.build(input_shape)
-        self.built = True
+class LanguageModel(keras.Model):
+    """The next word at each place; trained on sampled words, tested on all.
 
-    def call(self, ids, training=False):
-        """Vectors [B, T, D] of what follows each of `ids` [B, T]."""
-        x = self.dropout(self.words(ids), training=training)
-        x = self.dropout(self.lstm(x), training=training)
-        return self.projection(x)
+    Args:
+      inputs, outputs: the ids and the vectors, symbolically.
+      candidates: the table of the softmax.
+      size: of the model.
+      seed: of the sampled words.
+    """
+
+    def __init__(self, inputs, outputs, candidates: keras.layers.Layer, size: Size, seed: int):
+        super().__init__(inputs=inputs, outputs=outputs)
+        self.candidates, self.size, self.seed = candidates, size, seed
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The mean over all places; called by Keras."""

@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 import tf_sparse_strategy as tss
-from examples.language_model.model import SIZES, LanguageModel, Size, given
+from examples.language_model.model import SIZES, LanguageModel, build_model, given
 from examples.text import corpus, training, zipf
 from examples.text.settings import TextSettings
 from examples.text.training import Samples
@@ -20,33 +21,31 @@ def windows(documents: list[list[int]], length: int) -> Samples:
     return Samples(inputs.reshape(count, length), labels.reshape(count, length))
 
 
-def load(settings: TextSettings) -> tuple[Samples, Samples]:
-    """(samples to train on, samples to test on)."""
-    size = SIZES[settings.size]
+def loader(settings: TextSettings) -> Callable[[int], tuple[Samples, Samples]]:
+    """What gives (samples to train on, samples to test on), of a length."""
+    vocabulary = SIZES[settings.size].vocabulary
     if settings.synthetic:
-        law = dataclasses.replace(zipf.LM, vocabulary=size.vocabulary)
-        rows = settings.global_batch_size * settings.synthetic_steps
-        shape = [rows, size.length + 1]
-        ids = law.draw(np.random.default_rng(settings.seed), shape)
-        samples = Samples(ids[:, :-1], ids[:, 1:])
-        held_out = settings.global_batch_size
-        return samples, Samples(samples.inputs[:held_out], samples.labels[:held_out])
+        return lambda length: synthetic(settings, length, vocabulary)
     learnt, held_out = corpus.split([corpus.tokens(text) for text in corpus.texts(settings.text)])
-    words = corpus.Vocabulary(learnt, size.vocabulary)
-    learnt, held_out = (
-        windows([words.ids(document) for document in part], size.length)
-        for part in (learnt, held_out)
-    )
-    return learnt, held_out
+    words = corpus.Vocabulary(learnt, vocabulary)
+    parts = [[words.ids(document) for document in part] for part in (learnt, held_out)]
+    return lambda length: tuple(windows(part, length) for part in parts)
 
 
-def make_model(settings: TextSettings, steps: int) -> LanguageModel:
-    """The model, compiled for a run of so many steps."""
-    size: Size = SIZES[settings.size]
-    model = LanguageModel(size, settings.sharded_embedding, settings.seed)
-    model.build((None, size.length))
+def synthetic(settings: TextSettings, length: int, vocabulary: int) -> tuple[Samples, Samples]:
+    """Samples of which nothing can be learnt; the first of them are those to test on."""
+    law = dataclasses.replace(zipf.LM, vocabulary=vocabulary)
+    shape = [settings.global_batch_size * settings.synthetic_steps, length + 1]
+    ids = law.draw(np.random.default_rng(settings.seed), shape)
+    inputs, labels, held_out = ids[:, :-1], ids[:, 1:], settings.global_batch_size
+    return Samples(inputs, labels), Samples(inputs[:held_out], labels[:held_out])
+
+
+def make_model(settings: TextSettings, plan: Sequence[tuple[int, int]]) -> LanguageModel:
+    """The model, compiled for a run of these (steps, epochs)."""
+    model = build_model(SIZES[settings.size], settings.sharded_embedding, settings.seed)
     model.compile(
-        training.make_optimizer(settings, steps, global_clipnorm=1.0),
+        training.make_optimizer(settings, plan),
         loss=given,
         jit_compile=False,  # XLA compiles no lookup in a sharded table
     )
@@ -60,4 +59,5 @@ def perplexity(result: training.Result) -> float:
 
 def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:
     """Trains and tests the model; see `training.train`."""
-    return training.train(settings, strategy, make_model, *load(settings), callbacks)
+    length = SIZES[settings.size].length
+    return training.train(settings, strategy, make_model, loader(settings), length, callbacks)

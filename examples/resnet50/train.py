@@ -1,6 +1,5 @@
 """Training: plain Keras but for the lines that mention `tss`, `strategy`, `lars_pto` or DataCache."""
 
-import collections
 import dataclasses
 import os
 
@@ -9,6 +8,7 @@ import tensorflow as tf
 import lars_pto
 import tf_sparse_strategy as tss
 from datacache.callbacks import CacheMonitor
+from examples.common import phases
 from examples.common.garden import IS_LEGACY
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
@@ -106,31 +106,21 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
     results = Results(config, schedule, steps, topology.rank == 0, topology.num_workers, start)
     results.begin(data.size("train"), data.size("validation"))
     monitor = tss.callbacks.CommunicationMonitor(log_dir=config.output_dir)
-    history, end = collections.defaultdict(list), 0
-    for phase, count in zip(config.phases, steps, strict=True):
-        first, end = max(start, end), end + phase.epochs
-        if first >= end:
-            continue  # done before the run was resumed
+
+    def arguments(number: int, epochs: range) -> dict:
+        phase = config.phases[number]
         validation, validation_steps = data.validation(phase)
-        found = model.fit(
-            data.training(phase, first),
-            initial_epoch=first,
-            epochs=end,
-            steps_per_epoch=count,
-            validation_data=validation,
-            validation_steps=validation_steps,
-            callbacks=[
-                monitor,
-                CacheMonitor(data.cache("train", config.canvas(phase))),
-                results,
-                *callbacks,
-                *saving,
-            ],
-            shuffle=False,  # DataCache does
-            verbose=0,
-        )
-        for name, values in found.history.items():
-            history[name] += values
+        cache = CacheMonitor(data.cache("train", config.canvas(phase)))
+        return {
+            "x": data.training(phase, epochs.start),
+            "steps_per_epoch": steps[number],
+            "validation_data": validation,
+            "validation_steps": validation_steps,
+            "callbacks": [monitor, cache, results, *callbacks, *saving],
+            "verbose": 0,
+        }
+
+    history = phases.fit(model, [phase.epochs for phase in config.phases], start, arguments)
     if history:
         top1, top5 = (history[name][-1] for name in ("val_top1", "val_top5"))
     else:
@@ -138,4 +128,4 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
         found = model.evaluate(validation, steps=validation_steps, return_dict=True, verbose=0)
         top1, top5 = found["top1"], found["top5"]
     results.end(reached=top5 >= config.goal)
-    return Result(dict(history), top1, top5)
+    return Result(history, top1, top5)

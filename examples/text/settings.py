@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from examples.common.settings import Settings, setting
+from examples.common.schedule import BY_STEPS
+from examples.common.settings import Settings, parse_phases, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,12 +15,36 @@ class TextSettings(Settings):
     """
 
     epochs: int = setting("How often the text is read.", positive=True)
+    phases: tuple[tuple[int, int], ...] | None = setting(
+        "Lengths of samples in words and their epochs, e.g. 10:2,20:8; by default, the size's own in all.",
+        None,
+        parse=parse_phases,
+    )
     size: str = setting("The model's: see model.py.", choices=("tiny", "laptop", "paper"))
     sharded_embedding: bool = setting(
         "Divide the tables by columns over the workers; without it, each has them whole.", True
     )
     delay_rows: bool = setting(
         "Rows of the tables that the next batch does not read are exchanged during the next step.", False
+    )
+    optimizer: str = setting(
+        "adam leaves rows alone that a step does not read; lamb, for large batches, takes whole tables.",
+        "adam",
+        choices=("adam", "lamb"),
+    )
+    clip: float | None = setting(
+        "The norm of all gradients together is clipped to it; rows cannot be delayed then.",
+        None,
+        positive=True,
+    )
+    schedule: str = setting(
+        "How the rate falls, once it has risen: linear to a hundredth, inverse_root of the steps, or halving "
+        "four times in the last third.",
+        "linear",
+        choices=("linear", *BY_STEPS),
+    )
+    warm_up_steps: int | None = setting(
+        "So many first steps until the rate peaks; by default, a tenth of all.", None, positive=True
     )
     text: str | None = setting(
         "A file with a text per line; by default, the docstrings of Python's standard library.",
@@ -36,8 +61,18 @@ class TextSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.pto is not None:
-            raise ValueError(f"pto={self.pto!r} must be left out: Adam takes no norms.")
+        if self.pto is not None and self.optimizer != "lamb":
+            raise ValueError(f"pto={self.pto!r} must be left out: {self.optimizer} takes no norms.")
+        if self.optimizer == "lamb" and self.sharded_embedding:
+            raise ValueError(
+                "optimizer='lamb' must be given with nosharded_embedding: it takes norms of whole tables."
+            )
+        if self.phases is not None and (
+            sum(epochs for _, epochs in self.phases) != self.epochs or min(map(min, self.phases)) < 1
+        ):
+            raise ValueError(
+                f"phases={self.phases} must be pairs of 1 and more, with epochs={self.epochs} in all."
+            )
         if self.delay_rows and not self.sharded_embedding:
             raise ValueError("delay_rows must be left out: without sharded_embedding no rows travel.")
         if self.synthetic and self.text is not None:

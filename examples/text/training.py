@@ -3,19 +3,19 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+import lars_pto
 import tf_sparse_strategy as tss
-from examples.common import report
+from examples.common import phases, report, schedule
 from examples.common.batches import of_rows, order
 from examples.common.garden import IS_LEGACY, check_keras
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
-from examples.common.schedule import RiseAndFall
 from examples.common.strategy import start
 from examples.text.settings import TextSettings
 
@@ -45,23 +45,58 @@ def batches(samples: Samples, rows: np.ndarray, batch: int) -> tf.data.Dataset:
     return of_rows(tensors, rows, batch)
 
 
-def make_optimizer(settings: TextSettings, steps: int, **options) -> tf.keras.optimizers.Optimizer:
-    """Adam that leaves rows of tables alone that have no gradient; its rate rises and falls once."""
-    peak = settings.learning_rate
-    rate = RiseAndFall([(steps, 1)], peak, rising=0.1, last=0.01 * peak)
+def make_rate(
+    settings: TextSettings, plan: Sequence[tuple[int, int]]
+) -> tf.keras.optimizers.schedules.LearningRateSchedule:
+    """The schedule that the settings ask for, of a run of these (steps, epochs).
+
+    Raises:
+      ValueError: the rate cannot fall within the run.
+    """
+    peak, steps = settings.learning_rate, sum(count for count, _ in plan)
+    warm_up = settings.warm_up_steps
+    if settings.schedule == "linear":
+        if warm_up is not None and warm_up >= steps:
+            raise ValueError(
+                f"warm_up_steps={warm_up} must be less than {steps}, the run's: the rate falls after them."
+            )
+        rising = 0.1 if warm_up is None else float(schedule.done(warm_up - 1, plan))
+        return schedule.RiseAndFall(plan, peak, rising, last=0.01 * peak)
+    return schedule.BySteps(settings.schedule, peak, warm_up or max(1, steps // 10), steps)
+
+
+def make_optimizer(
+    settings: TextSettings, plan: Sequence[tuple[int, int]], **moments
+) -> tf.keras.optimizers.Optimizer:
+    """LAMB, or Adam that leaves rows of tables alone that have no gradient.
+
+    Args:
+      settings: the run.
+      plan: its (steps, epochs).
+      moments: beta_1, beta_2 and epsilon, where they are others than the optimizer's own.
+    """
+    rate = make_rate(settings, plan)
+    if settings.optimizer == "lamb":
+        if IS_LEGACY:
+            from lars_pto.legacy_keras import LAMB
+        else:
+            LAMB = lars_pto.LAMB
+        return LAMB(
+            rate, parallel=settings.pto or "auto", global_clipnorm=settings.clip, **moments
+        )
     if IS_LEGACY:
         from tf_sparse_strategy.legacy_keras import LazyAdam
     else:
         LazyAdam = tss.optimizers.LazyAdam
-    return LazyAdam(rate, **options)
+    return LazyAdam(rate, global_clipnorm=settings.clip, **moments)
 
 
 def train(
     settings: TextSettings,
     strategy: tss.SparseStrategy,
-    make_model: Callable[[TextSettings, int], tf.keras.Model],
-    training: Samples,
-    held_out: Samples,
+    make_model: Callable[[TextSettings, Sequence[tuple[int, int]]], tf.keras.Model],
+    samples: Callable[[int], tuple[Samples, Samples]],
+    length: int,
     callbacks=(),
 ) -> Result:
     """Trains and tests one model; every worker calls this alike and gets the same result.
@@ -69,24 +104,31 @@ def train(
     Args:
       settings: the run.
       strategy: of `common.strategy.start(settings)`.
-      make_model: builds and compiles the model for a run of so many steps.
-      training, held_out: samples.
+      make_model: builds and compiles the model for a run of these (steps, epochs).
+      samples: (those to train on, those to test on), of so many words each.
+      length: of samples where the settings name none. The last phase's is that of the test.
       callbacks: more of Keras's.
 
     Raises:
       RuntimeError: the model is made of another Keras than `tf.keras`.
-      ValueError: there are fewer samples than a global batch.
+      ValueError: there are fewer samples than a global batch; samples are longer than `length`.
     """
     check_keras(settings.legacy)
-    batch, count = settings.global_batch_size, len(training)
-    steps = count // batch
-    if steps == 0:
-        raise ValueError(
-            f"global_batch_size={batch} must be at most {count}, the samples to train on."
-        )
+    plan, batch = settings.phases or ((length, settings.epochs),), settings.global_batch_size
+    if max(words for words, _ in plan) > length:
+        raise ValueError(f"phases={plan} must be of {length} words at most, as the model's size says.")
+    data = {words: samples(words) for words, _ in plan}
+    for words, (learnt, held_out) in data.items():
+        if len(learnt) < batch or not len(held_out):
+            raise ValueError(
+                f"global_batch_size={batch} must be at most {len(learnt)}, the samples of {words} words to "
+                f"train on, and there must be some to test on: {len(held_out)}."
+            )
     tf.keras.utils.set_random_seed(settings.seed)
     with strategy.scope(), computing_in(settings.dtype):
-        model = make_model(settings, steps * settings.epochs)
+        model = make_model(
+            settings, [(len(data[words][0]) // batch * epochs, epochs) for words, epochs in plan]
+        )
     callbacks = [
         tf.keras.callbacks.ProgbarLogger(),  # first: the monitor's numbers would lengthen its lines
         tss.callbacks.CommunicationMonitor(log_dir=settings.output_dir),
@@ -97,21 +139,25 @@ def train(
         saving = Saving(os.path.join(settings.output_dir, "checkpoints"), model, strategy)
         start = saving.epoch
         callbacks.append(saving)
-    testing = batches(held_out, np.arange(len(held_out)), batch)
-    history = {}
-    if start < settings.epochs:
-        rows = order(settings.seed, range(start, settings.epochs), count, batch)
-        history = model.fit(
-            batches(training, rows, batch),
-            initial_epoch=start,
-            epochs=settings.epochs,
-            steps_per_epoch=steps,
-            validation_data=testing,
-            callbacks=callbacks,
-            shuffle=False,  # `order` does
-            verbose=1,
-        ).history
-    return Result(dict(history), model.evaluate(testing, verbose=0, return_dict=True))
+
+    def testing(words: int) -> tf.data.Dataset:
+        _, held_out = data[words]
+        return batches(held_out, np.arange(len(held_out)), batch)
+
+    def arguments(number: int, epochs: range) -> dict[str, Any]:
+        words, _ = plan[number]
+        learnt, _ = data[words]
+        return {
+            "x": batches(learnt, order(settings.seed, epochs, len(learnt), batch), batch),
+            "steps_per_epoch": len(learnt) // batch,
+            "validation_data": testing(words),
+            "callbacks": callbacks,
+            "verbose": 1,
+        }
+
+    history = phases.fit(model, [epochs for _, epochs in plan], start, arguments)
+    last, _ = plan[-1]
+    return Result(history, model.evaluate(testing(last), verbose=0, return_dict=True))
 
 
 def program(

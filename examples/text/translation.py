@@ -1,6 +1,7 @@
 """From sentences to sentences: data, loss and metric of models that read one and write another."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -33,43 +34,44 @@ def samples(sources: list[list[int]], targets: list[list[int]], length: int) -> 
     return Samples({"source": corpus.padded(sources, length), "target": before}, labels)
 
 
-def load(
-    settings: TextSettings, vocabulary: int, length: int, law: Zipf
-) -> tuple[Samples, Samples]:
-    """(samples to train on, samples to test on).
+def loader(
+    settings: TextSettings, vocabulary: int, longest: int, law: Zipf
+) -> Callable[[int], tuple[Samples, Samples]]:
+    """What gives (samples to train on, samples to test on), of sentences up to a length.
 
     Args:
       settings: of the run.
       vocabulary: V, ids of either language.
-      length: of a sentence, its end included.
+      longest: length of a sentence at most, its end included; among sentences up to it words are counted.
       law: of the words where they are synthetic.
     """
     if settings.synthetic:
         law = dataclasses.replace(law, vocabulary=vocabulary)
-        count = settings.global_batch_size * settings.synthetic_steps
-        random = np.random.default_rng(settings.seed)
-        source, target, labels = law.draw(random, [3, count, length])
-        held_out = settings.global_batch_size
-        return (
-            Samples({"source": source, "target": target}, labels),
-            Samples({"source": source[:held_out], "target": target[:held_out]}, labels[:held_out]),
-        )
-    learnt, held_out = corpus.split(pairs(settings, length))
+        return lambda length: synthetic(settings, length, law)
+    learnt, held_out = corpus.split(pairs(settings, longest))
     if not learnt:
         raise ValueError(
             f"text={settings.text!r} must have lines of two parts with a tab between them, each of 1 to "
-            f"{length - 1} words; none is."
+            f"{longest - 1} words; none is."
         )
     languages = [corpus.Vocabulary(side, vocabulary) for side in zip(*learnt, strict=True)]
-    return tuple(
-        samples(
-            *(
-                [language.ids(pair[side]) for pair in part]
-                for side, language in enumerate(languages)
-            ),
-            length,
-        )
-        for part in (learnt, held_out)
+
+    def of_length(part, length):
+        short = [pair for pair in part if max(map(len, pair)) < length]
+        sides = [[words.ids(pair[side]) for pair in short] for side, words in enumerate(languages)]
+        return samples(*sides, length)
+
+    return lambda length: (of_length(learnt, length), of_length(held_out, length))
+
+
+def synthetic(settings: TextSettings, length: int, law: Zipf) -> tuple[Samples, Samples]:
+    """Samples of which nothing can be learnt; the first of them are those to test on."""
+    count = settings.global_batch_size * settings.synthetic_steps
+    source, target, labels = law.draw(np.random.default_rng(settings.seed), [3, count, length])
+    held_out = settings.global_batch_size
+    return (
+        Samples({"source": source, "target": target}, labels),
+        Samples({"source": source[:held_out], "target": target[:held_out]}, labels[:held_out]),
     )
 
 

@@ -17,6 +17,8 @@ RECIPES = {
         epochs=1,
         global_batch_size=200,
         learning_rate=6e-4,
+        schedule="inverse_root",
+        warm_up_steps=4_000,
         synthetic=True,
         output_dir="build/transformer",
     ),

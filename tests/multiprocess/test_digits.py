@@ -109,6 +109,7 @@ BAD = [
     {"density": 0.1},
     {"pto": "on"},
     {"goal": 97},
+    {"synthetic": True},
 ]
 
 

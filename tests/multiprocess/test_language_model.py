@@ -46,7 +46,7 @@ def run(settings, comm):
 
 def test_it_learns_more_than_frequencies_and_workers_agree(run, settings, comm):
     perplexity = train.perplexity(run)
-    assert perplexity < 0.85 * unigram_perplexity(*train.load(settings))
+    assert perplexity < 0.85 * unigram_perplexity(*train.loader(settings)(SIZES["tiny"].length))
     everyone = comm.all_gather(tf.constant([perplexity], tf.float64)).numpy()
     np.testing.assert_array_equal(everyone, perplexity)
 
@@ -62,3 +62,18 @@ def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
     assert len(resumed.history["loss"]) == 1
     assert train.perplexity(resumed) == pytest.approx(train.perplexity(whole), rel=0.05)
     assert resumed.history["loss"][0] == pytest.approx(whole.history["loss"][1], rel=0.05)
+
+
+def test_rows_of_the_input_table_are_delayed(run, settings):
+    """Not the output table's, which are known within the step; nor any beside one norm of all gradients."""
+    settings = dataclasses.replace(settings, delay_rows=True)
+    perplexities = {}
+    for clip in (settings.clip, None):
+        own = dataclasses.replace(settings, clip=clip)
+        strategy = strategies.start(own, delay_rows=True)
+        perplexities[clip] = train.perplexity(train.train(own, strategy))
+        places = strategy.extended.collectives.sites.sites()
+        calls = [calls for place, (calls, *_) in places if place.startswith("embedding_delayed")]
+        assert any(calls) == (clip is None)
+    assert perplexities[settings.clip] == pytest.approx(train.perplexity(run), rel=0.05)
+    assert perplexities[None] == pytest.approx(train.perplexity(run), rel=0.3)
