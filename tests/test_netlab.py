@@ -112,7 +112,8 @@ def connected(host):
             time.sleep(0.01)
 with socket.create_server(("", 5000)) as server:
     ends = [connected(host) for host in ("node0", "node1")] + [server.accept()[0] for _ in range(2)]
-    print(*(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).strip(b"\\0").decode() for end in ends))
+    names = [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for end in ends]
+    print(*(name.strip(b"\\0").decode() for name in names))
 """
 
 
