@@ -2,13 +2,13 @@
 
 import argparse
 import dataclasses
-import json
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks.dense_training import ways
+from benchmarks.hand_in import hand_in
 from benchmarks.training import horovods_gradient
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
@@ -57,21 +57,18 @@ def main() -> None:
     differences = ways.difference_to_one_process(methods, workers, rank, args.width)
     largest = comm.all_reduce(tf.constant(list(differences.values()), tf.float64), op="max").numpy()
     times = ways.time_rounds(methods, workers, rank, args.rounds, args.steps)
-    if rank == 0:
-        model = methods["bare Horovod"].model
-        found = {
-            "links": dataclasses.asdict(links),
-            "parameters": model.count_params(),
-            "predicted": {
-                name: predicted(strategy, VARIANTS[name][1], model, links)
-                for name, strategy in strategies.items()
-            },
-            "differences": dict(zip(methods, largest.tolist(), strict=True)),
-            "seconds": times,
-        }
-        with open(args.output, "w") as file:
-            json.dump(found, file)
-    comm.barrier()
+    model = methods["bare Horovod"].model
+    found = {
+        "links": dataclasses.asdict(links),
+        "parameters": model.count_params(),
+        "predicted": {
+            name: predicted(strategy, VARIANTS[name][1], model, links)
+            for name, strategy in strategies.items()
+        },
+        "differences": dict(zip(methods, largest.tolist(), strict=True)),
+        "seconds": times,
+    }
+    hand_in(found, args.output, comm)
 
 
 if __name__ == "__main__":

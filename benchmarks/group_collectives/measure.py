@@ -1,7 +1,6 @@
 """A worker: runs the experiments of one job with their variants in turn, and checks each result."""
 
 import argparse
-import json
 import os
 import time
 
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.group_collectives import experiments
+from benchmarks.hand_in import hand_in
 from tf_sparse_strategy import collectives
 from tf_sparse_strategy.topology import Topology
 
@@ -91,9 +91,7 @@ def main() -> None:
             records += measure(experiment, size, comm, QUICK_ROUNDS if args.quick else ROUNDS)
             if comm.topology.rank == 0:
                 print(f"{experiment.name}, {size} bytes", flush=True)
-    if comm.topology.rank == 0:
-        with open(args.output, "w") as file:
-            json.dump(records, file)
+    hand_in(records, args.output, comm)
 
 
 if __name__ == "__main__":

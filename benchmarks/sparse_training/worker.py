@@ -1,7 +1,6 @@
 """A worker: trains one model by each method in turns; time per step, and whether workers agree."""
 
 import argparse
-import json
 
 import keras
 import numpy as np
@@ -9,6 +8,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks import training
+from benchmarks.hand_in import hand_in
 from benchmarks.sparse_training.models import TASKS, Task
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
@@ -78,11 +78,8 @@ def main() -> None:
     times = training.time_rounds(
         steps, (x, y), args.rounds, args.steps, lambda text: tell(f"{args.task}, {text}"), comm.barrier
     )
-    if rank == 0:
-        parameters = found["dense"][0].count_params()
-        with open(args.output, "w") as file:
-            json.dump({"parameters": parameters, "differ": differ, "seconds": times}, file)
-    comm.barrier()
+    parameters = found["dense"][0].count_params()
+    hand_in({"parameters": parameters, "differ": differ, "seconds": times}, args.output, comm)
 
 
 if __name__ == "__main__":
