@@ -1,0 +1,89 @@
+"""A worker: trains one model as a user of Horovod does, its table whole on all workers."""
+
+import argparse
+import json
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import training
+from benchmarks.scheduling_2d.settings import GATHERED, MODELS, REDUCED
+from benchmarks.scheduling_2d.worker import Clock, batches, build, words
+
+CHECKED_STEPS = 2
+REDUCIBLE = 100e6  # bytes of a table: a larger one's all-reduce takes a minute
+
+
+class Model(keras.Model):
+    """Sums gradients by Horovod's tape; Keras 3 never calls Horovod's optimizer."""
+
+    as_dense = False
+
+    def train_step(self, data):
+        """One step on this worker's rows."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=self.as_dense)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
+        return {"loss": loss}
+
+
+def made(model, as_dense: bool) -> Model:
+    """The model, from the same weights each time."""
+    keras.utils.set_random_seed(1)
+    built = build(model, keras.layers.Embedding, Model)
+    built.as_dense = as_dense
+    return built
+
+
+def check_alike(model: keras.Model) -> None:
+    """Raises RuntimeError where workers, who have read other rows, have other weights.
+
+    Of the table the most frequent words are looked at: eight copies of all would not fit into memory.
+    """
+    norms = [float(tf.norm(variable.value[:1000])) for variable in model.trainable_variables]
+    if np.ptp(hvd.allgather(tf.constant([norms])).numpy(), axis=0).any():
+        raise RuntimeError("Horovod's workers have different weights.")
+
+
+def main() -> None:
+    """Writes seconds of a step as JSON, by way, on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output")
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    args = parser.parse_args()
+    hvd.init()
+    model, rank = MODELS[args.model], hvd.rank()
+    models = {GATHERED: made(model, as_dense=False)}
+    if 4 * model.text.vocabulary * model.columns < REDUCIBLE:
+        models[REDUCED] = made(model, as_dense=True)
+    checked, timed = (
+        batches(words(model, hvd.size(), steps)[:, rank : rank + 1])
+        for steps in (CHECKED_STEPS, args.steps)
+    )
+    for way in models.values():
+        way.fit(checked, epochs=1, verbose=0)
+        check_alike(way)
+    found = {name: [] for name in models}
+    for number in range(args.rounds):
+        for name, way in models.items():
+            clock = Clock()
+            hvd.allreduce(tf.constant(0.0), name="start")
+            way.fit(timed, epochs=1, verbose=0, callbacks=[clock])
+            found[name].append(clock.step)
+        latest = ", ".join(f"{name} {values[-1] * 1e3:.4g}" for name, values in found.items())
+        training.tell_of(rank)(f"round {number + 1} of {args.rounds}, ms per step: {latest}")
+    if rank == 0:
+        with open(args.output, "w") as file:
+            json.dump(found, file)
+    hvd.allreduce(tf.constant(0.0), name="end")  # as long as one is not done, none leaves
+
+
+if __name__ == "__main__":
+    main()
