@@ -1,6 +1,6 @@
 """How much of the stall of a model with tables does 2D scheduling hide?
 
-make bench-scheduling_2d                         measures, publishes; 40 minutes; root, Linux
+make bench-scheduling_2d                         measures, publishes; half an hour; root, Linux
 python -m benchmarks.scheduling_2d.main --quick  two nodes, a small model; prints only; a minute
 """
 
