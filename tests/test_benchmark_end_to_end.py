@@ -6,10 +6,9 @@ from benchmarks.end_to_end import figures, page, projection, tables
 from benchmarks.end_to_end.main import MODELS, RESULTS
 from benchmarks.end_to_end.names import ALONE, AUTO, CODED, DENSE, HITOPK, HOROVOD, SHARDED, TORUS
 from benchmarks.report import environment
-from tf_sparse_strategy.cost_model import LinkModel
 
 LINKS = {"local_alpha": 1e-5, "local_beta": 1e-9, "cross_alpha": 1e-4, "cross_beta": 4e-8, "phase": 2e-3}
-LINKS |= {"selection": 1e-8, "exchange": 0.0}
+LINKS |= {"selection": 0.0, "exchange": 0.0}
 
 
 def job(**changes) -> dict:
@@ -27,6 +26,8 @@ def job(**changes) -> dict:
         },
         "sums": {DENSE: [3.0], TORUS: [2.0], HITOPK: [0.8], SHARDED: [1.0]},
         "predicted": {DENSE: 2.0, TORUS: 2.0, HITOPK: 1.0, SHARDED: 1.0},
+        "selection": {HITOPK: 1e-8, SHARDED: 3e-8},
+        "computed": {DENSE: 0.0, HITOPK: 0.01, SHARDED: 0.03},
     }
 
 
@@ -70,8 +71,8 @@ def test_seconds_until_an_accuracy():
 
 def test_a_step_by_phase():
     dense, sparse = tables.breakdown(job()).splitlines()[2:]
-    assert dense == "| Dense | 4 | 0.9 |  | 3.25 | 3.5 |"
-    assert sparse == "| HiTopK | 2 | 0.9 | 0.01 | 0.5 |  |"
+    assert dense == "| Dense | 4 | 0.9 | 0.1 |  | 3.25 | 3.5 |"
+    assert sparse == "| HiTopK | 2 | 0.9 | 0.1 | 0.01 | 0.5 |  |"
 
 
 def test_accuracy_may_be_two_points_behind():
@@ -83,14 +84,17 @@ def test_accuracy_may_be_two_points_behind():
 
 
 def test_a_projection_knows_its_rate_and_its_errors():
-    measured = LinkModel(**LINKS)
-    links = projection.links_of(measured, 200e6)
-    assert links.cross_beta == pytest.approx(measured.cross_beta / 125)
-    assert links.phase == measured.phase
+    links = projection.links_of(LINKS, 200e6)
+    assert links.cross_beta == pytest.approx(LINKS["cross_beta"] / 125)
+    assert links.phase == LINKS["phase"]
     assert projection.errors({"a": job()}) == {DENSE: [1.5], TORUS: [1.0], HITOPK: [0.8], SHARDED: [1.0]}
     slower = job() | {"links": LINKS | {"phase": 4e-3}}
-    assert projection.middle({"a": job(), "b": slower}).phase == pytest.approx(3e-3)
-    found = projection.seconds(links, 0.01)["128 nodes of 8 workers"]
+    assert projection.middle({"a": job(), "b": slower}, "links")["phase"] == pytest.approx(3e-3)
+    found = projection.seconds(links, {HITOPK: 1e-8, SHARDED: 3e-8}, 0.01)["128 nodes of 8 workers"]
+    none = projection.seconds(links, {}, 0.01)["128 nodes of 8 workers"]
+    n = projection.ELEMENTS["VGG-19"] / 8
+    assert found["VGG-19"][HITOPK] - none["VGG-19"][HITOPK] == pytest.approx(1e-8 * n, rel=1e-3)
+    assert found["VGG-19"][SHARDED] - none["VGG-19"][SHARDED] == pytest.approx(3e-8 * n, rel=1e-3)
     assert set(found["VGG-19"]) == {DENSE, TORUS, HITOPK, SHARDED}
     assert found["VGG-19"][DENSE] > found["ResNet-50"][DENSE] > 0
 
@@ -109,7 +113,8 @@ def test_the_report_is_complete_and_becomes_a_page(tmp_path):
 
 
 def test_the_published_page_is_of_the_published_report():
-    """Which says no more than what was measured (tests/test_report.py), and that all goals are reached."""
+    """Which says no more than what was measured (tests/test_report.py), and that all its goals are reached."""
     text = (RESULTS / "README.md").read_text()
     assert page.html(text, RESULTS) == (RESULTS / "report.html").read_text()
-    assert text.count(": reached)") == 1 + len(MODELS) and "missed" not in text
+    of_computation = text.count("its computation takes more than half")  # and so has no goal
+    assert text.count(": reached)") == 1 + len(MODELS) - of_computation > 1 and "missed" not in text

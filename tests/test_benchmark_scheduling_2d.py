@@ -30,12 +30,13 @@ def test_the_goal_is_for_both_halves_together():
 
 
 @pytest.mark.parametrize(
-    "differences", [{WITH: 1e-9}, {BOTH: 1e-3}, {BOTH: math.inf}, {WITH: math.inf}, {ALONE: 0.0}]
+    "differences", [{WITH: 1e-3}, {BOTH: 1e-3}, {BOTH: math.inf}, {WITH: math.inf}, {ALONE: 0.0}]
 )
 def test_other_weights_are_told(differences):
-    """Delayed rows to the bit; with DeAR to rounding; without communication they have to differ."""
+    """But for rounding they have to be alike; without communication they have to differ."""
     assert "NOT THE SAME WEIGHTS" in said_of(**differences)
-    assert "within 1.0e-07" in said_of()
+    assert "to the bit, with DeAR within 1.0e-07" in said_of()
+    assert "within 1.0e-09, with DeAR within 1.0e-07" in said_of(**{WITH: 1e-9})
 
 
 def test_throughput_is_beside_horovods_better_way():

@@ -13,17 +13,17 @@ ELEMENTS = {"ResNet-50": 25_557_032, "VGG-19": 143_667_240, "Transformer, 110 M"
 ETHERNET = 25e9  # bits per second
 
 
-def links_of(measured: LinkModel, rate: float) -> LinkModel:
+def links_of(measured: dict[str, float], rate: float) -> LinkModel:
     """The measured links, with others between nodes.
 
     Args:
-      measured: on emulated links of `rate` bits per second.
+      measured: arguments of LinkModel, on emulated links of `rate` bits per second.
 
     Returns:
-      The same share of the nominal rate at 25 Gbit/s; latencies, starts and selection as measured, which of
-      more workers may take longer.
+      The same share of the nominal rate at 25 Gbit/s; latencies and starts as measured, which of more workers
+      may take longer.
     """
-    return dataclasses.replace(measured, cross_beta=measured.cross_beta * rate / ETHERNET)
+    return LinkModel(**{**measured, "cross_beta": measured["cross_beta"] * rate / ETHERNET})
 
 
 def schemes(density: float) -> dict[str, Communication]:
@@ -36,22 +36,31 @@ def schemes(density: float) -> dict[str, Communication]:
     }
 
 
-def seconds(links: LinkModel, density: float) -> dict[str, dict[str, dict[str, float]]]:
-    """[cluster][model][way]: of one sum of all gradients, in one bucket."""
+def seconds(
+    links: LinkModel, selection: dict[str, float], density: float
+) -> dict[str, dict[str, dict[str, float]]]:
+    """[cluster][model][way]: of one sum of all gradients, in one bucket.
+
+    Args:
+      links: of the cluster.
+      selection: what ways that select compute, per element.
+      density: of these ways.
+    """
     found: dict = {}
     for cluster, (nodes, local) in CLUSTERS.items():
         place = Topology(tuple(rank // local for rank in range(nodes * local)), rank=0)
-        found[cluster] = {
-            model: {name: scheme.cost(n, place, links).seconds for name, scheme in schemes(density).items()}
-            for model, n in ELEMENTS.items()
-        }
+        found[cluster] = {model: {} for model in ELEMENTS}
+        for name, scheme in schemes(density).items():
+            own = dataclasses.replace(links, selection=selection.get(name, 0.0))
+            for model, n in ELEMENTS.items():
+                found[cluster][model][name] = scheme.cost(n, place, own).seconds
     return found
 
 
-def middle(jobs: dict) -> LinkModel:
-    """The medians of the links that the jobs measured; `jobs` is what `worker.py` writes."""
-    links = [job["links"] for job in jobs.values()]
-    return LinkModel(**{name: statistics.median(link[name] for link in links) for name in links[0]})
+def middle(jobs: dict, part: str) -> dict[str, float]:
+    """The medians of a part of what the jobs measured; `jobs` is what `worker.py` writes."""
+    parts = [job[part] for job in jobs.values()]
+    return {name: statistics.median(each[name] for each in parts) for name in parts[0]}
 
 
 def errors(jobs: dict) -> dict[str, list[float]]:

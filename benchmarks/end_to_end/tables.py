@@ -64,16 +64,17 @@ def speeds(job: dict, workers: int, rows: int) -> str:
     return table(header, found)
 
 
-PHASES = ("whole", "computing", "selecting", "communicating")
+PHASES = ("whole", "computing", "updating", "selecting", "communicating")
 
 
 def breakdown(job: dict) -> str:
     """Seconds of one step by phase, and in each kind of collective."""
     by_way = {}
     for way, parts in job["parts"].items():
-        by_way[way] = collections.Counter(computing=job["computation"])
-        if way in SPARSE_WAYS:
-            by_way[way]["selecting"] = job["parameters"] * job["links"]["selection"]
+        rest = max(0.0, median(job, ALONE) - job["computation"])
+        by_way[way] = collections.Counter(computing=job["computation"], updating=rest)
+        if job["computed"].get(way):
+            by_way[way]["selecting"] = job["computed"][way]
         for name, seconds in parts.items():  # a phase, or "<purpose>.<kind>"
             by_way[way][name.split(".")[-1]] += seconds
     kinds = sorted(set().union(*by_way.values()) - set(PHASES))
@@ -121,21 +122,26 @@ def learned(curves: dict, reached: float) -> str:
 def projected(results: dict) -> str:
     """The projection's tables, with its inputs and its errors."""
     jobs = results["jobs"]
-    links = projection.links_of(projection.middle(jobs), results["rate"])
-    ratios, found = projection.errors(jobs), projection.seconds(links, results["density"])
+    links = projection.links_of(projection.middle(jobs, "links"), results["rate"])
+    selection = projection.middle(jobs, "selection")
+    ratios, found = projection.errors(jobs), projection.seconds(links, selection, results["density"])
     inputs = [
         ["latency inside a node, between nodes", f"{number(links.local_alpha)}, {number(links.cross_alpha)}"],
         ["a byte inside a node, between nodes", f"{number(links.local_beta)}, {number(links.cross_beta)}"],
         ["start of a collective, of an all-to-all more", f"{number(links.phase)}, {number(links.exchange)}"],
-        ["selection, packing and adding, per element", number(links.selection)],
+        [
+            "selecting, packing and adding, per element: " + ", ".join(selection),
+            ", ".join(number(each) for each in selection.values()),
+        ],
     ]
     parts = [
         "**A projection, not a measurement.** Seconds of one sum of a model's gradients by the [cost "
         "model](../cost_model.md), none of them hidden behind computation. Its inputs are medians of what "
         "the jobs above measured, but for bytes between nodes: at 25 Gbit/s, at the share of the nominal "
         "rate that was reached here. Inside a node they travel over this machine's loopback device, which "
-        "is slower than links between accelerators. The ranges are predictions times what sums of the "
-        "same way took here by their predictions: the last row.",
+        "is slower than links between accelerators. What schemes compute per element is that of this "
+        "cluster: adding up more nodes' messages, as HiTopK does, takes longer. The ranges are predictions "
+        "times what sums of the same way took here by their predictions: the last row.",
         table(["input", "s"], inputs),
     ]
     ways = list(ratios)
@@ -163,7 +169,8 @@ def render(results: dict) -> str:
         "Computation is emulated: layers wait instead of computing, since the workers share this machine's "
         "cores. Sums, selections and updates are real. Efficiency is the speed by that without any sums. In "
         "the tables of timed steps, *communicating* is the time in which any collective is under way; those "
-        "of several buckets overlap each other and computation. *Selecting* is measured per element.",
+        "of several buckets overlap each other and computation. *Updating* is what a step without any sums "
+        "takes beyond its computation, *selecting* what a scheme computes in one sum that sends nothing.",
         "![samples per second by model and way](speed.svg)",
     ]
     for model, job in jobs.items():

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import time
 
 import keras
@@ -12,11 +11,13 @@ import tf_sparse_strategy as tss
 from benchmarks import training
 from benchmarks.end_to_end import models, names
 from benchmarks.gradient_communication import methods
+from benchmarks.hand_in import hand_in
 from benchmarks.overlap.models import CLASSES
 from tf_sparse_strategy import link_measurement
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
-from tf_sparse_strategy.communication.auto import selection_seconds
+from tf_sparse_strategy.communication.work import selection_seconds
+from tf_sparse_strategy.cost_model import LinkModel
 
 SUMS = 3
 
@@ -93,7 +94,10 @@ def main() -> None:
     comm = ways[names.DENSE].extended.collectives
     workers, rank = comm.topology.num_workers, comm.topology.rank
     links = link_measurement.measure(comm)
-    links = dataclasses.replace(links, selection=selection_seconds(comm, HiTopK(args.density)))
+    computing = {
+        name: selection_seconds(comm, ways[name].communication)
+        for name in (names.HITOPK, names.SHARDED, names.CODED)
+    }
     batch = tf.random.stateless_normal([names.ROWS, CLASSES], [1, rank]), tf.range(names.ROWS) % CLASSES
     rows, steps, made = workers * names.ROWS, {}, {}
     for name, strategy in ways.items():
@@ -111,7 +115,7 @@ def main() -> None:
     seconds = training.time_rounds(
         steps, batch, args.rounds, args.steps, lambda text: tell(f"{args.model}, {text}"), comm.barrier
     )
-    sent, breakdown, predicted = {}, {}, {}
+    sent, breakdown, predicted, computed = {}, {}, {}, {}
     for name, strategy in ways.items():
         own = strategy.extended.collectives
         sent[name] = bytes_of(own, steps[name], batch)
@@ -119,21 +123,23 @@ def main() -> None:
     elements = models.parameters(args.model)
     alone = sums(elements, args.density, comm)
     for name in alone:
-        predicted[name] = ways[name].communication.cost(elements, comm.topology, links).seconds
-    if rank == 0:
-        found = {
-            "parameters": elements,
-            "computation": models.seconds(args.model),
-            "links": dataclasses.asdict(links),
-            "seconds": seconds,
-            "sent": sent,
-            "parts": breakdown,
-            "sums": alone,
-            "predicted": predicted,
-        }
-        with open(args.output, "w") as file:
-            json.dump(found, file)
-    comm.barrier()
+        cost, per_element = ways[name].communication.cost, computing.get(name, 0.0)
+        own = dataclasses.replace(links, selection=per_element)
+        predicted[name] = cost(elements, comm.topology, own).seconds
+        computed[name] = cost(elements, comm.topology, LinkModel(0, 0, 0, 0, selection=per_element)).seconds
+    found = {
+        "parameters": elements,
+        "computation": models.seconds(args.model),
+        "links": dataclasses.asdict(links),
+        "seconds": seconds,
+        "sent": sent,
+        "parts": breakdown,
+        "sums": alone,
+        "selection": computing,
+        "computed": computed,
+        "predicted": predicted,
+    }
+    hand_in(found, args.output, comm)
 
 
 if __name__ == "__main__":

@@ -9,27 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import training
+from benchmarks.horovod_model import Model
 from benchmarks.scheduling_2d.settings import GATHERED, MODELS, REDUCED
 from benchmarks.scheduling_2d.worker import Clock, batches, build, words
 
 CHECKED_STEPS = 2
 REDUCIBLE = 100e6  # bytes of a table: a larger one's all-reduce takes a minute
-
-
-class Model(keras.Model):
-    """Sums gradients by Horovod's tape; Keras 3 never calls Horovod's optimizer."""
-
-    as_dense = False
-
-    def train_step(self, data):
-        """One step on this worker's rows."""
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
-        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=self.as_dense)
-        variables = self.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
-        return {"loss": loss}
 
 
 def made(model, as_dense: bool) -> Model:

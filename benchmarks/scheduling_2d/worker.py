@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import time
 
 import keras
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks import tcp_losses, training
+from benchmarks.hand_in import hand_in
 from benchmarks.overlap.models import CLASSES, Layer, Waiting
 from benchmarks.scheduling_2d.settings import ALONE, BOTH, MODELS, WITH, WITHOUT, Model
 from examples.text.zipf import gradient_rows
@@ -133,22 +133,19 @@ def main() -> None:
     differ = differences(models, comm)
     ids = words(model, workers, args.steps)
     measured = time_fits(models, batches(ids), args.rounds, comm)
-    if topology.rank == 0:
-        found = {
-            "workers": workers,
-            "words": workers * model.samples * model.length,
-            "columns": model.columns,
-            "rows": rows_of(ids),
-            "forward": model.layers * model.forward * 1e-3,
-            "dense weights": model.layers * model.weights,
-            "goal": model.goal,
-            "differences": differ,
-            "steps": args.steps,
-            **measured,
-        }
-        with open(args.output, "w") as file:
-            json.dump(found, file)
-    comm.barrier()
+    found = {
+        "workers": workers,
+        "words": workers * model.samples * model.length,
+        "columns": model.columns,
+        "rows": rows_of(ids),
+        "forward": model.layers * model.forward * 1e-3,
+        "dense weights": model.layers * model.weights,
+        "goal": model.goal,
+        "differences": differ,
+        "steps": args.steps,
+        **measured,
+    }
+    hand_in(found, args.output, comm)
 
 
 if __name__ == "__main__":
