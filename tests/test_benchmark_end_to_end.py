@@ -113,7 +113,7 @@ def test_the_report_is_complete_and_becomes_a_page(tmp_path):
 
 
 def test_the_published_page_is_of_the_published_report():
-    """Which says no more than what was measured (tests/test_report.py), and that all its goals are reached."""
+    """Which says no more than what was measured (tests/test_report.py), and reaches all its goals."""
     text = (RESULTS / "README.md").read_text()
     assert page.html(text, RESULTS) == (RESULTS / "report.html").read_text()
     of_computation = text.count("its computation takes more than half")  # and so has no goal

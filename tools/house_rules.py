@@ -16,6 +16,7 @@ LAYERS = (
         "tf_sparse_strategy.call_site",
         "tf_sparse_strategy.collectives",
         "tf_sparse_strategy.launcher",
+        "tf_sparse_strategy.sent_bytes",
         "tf_sparse_strategy.topology",
         "tf_sparse_strategy.traffic",
         "tf_sparse_strategy.wire",
