@@ -26,9 +26,10 @@ With n bytes per worker, G workers on each of M nodes, and ranks that follow the
 | broadcast               | 1      | 2 + 3 ceil(log2 P) | n per round | n per sender of a node, per round |
 
 A reduce_scatter is an all-to-all and a sum, whose time is not counted (of sparse schemes it is part of
-*selection*); GLOBAL, on several nodes of equal size, it is one LOCAL, and one CROSS of n/G bytes. An all_gather LOCAL or CROSS is an all-to-all of S n bytes;
-an all_reduce LOCAL or CROSS is a reduce_scatter and an all_gather of n/S bytes. In rings one worker of each
-node sends to another node; where ranks alternate between nodes, all do.
+*selection*); GLOBAL, on several nodes of equal size, it is one LOCAL, and one CROSS of n/G bytes. An
+all_gather LOCAL or CROSS is an all-to-all of S n bytes; an all_reduce LOCAL or CROSS is a reduce_scatter
+and an all_gather of n/S bytes. In rings one worker of each node sends to another node; where ranks
+alternate between nodes, all do.
 
 An all-to-all exchanges the splits first (two hops); a broadcast is never in Horovod's cache, so that its
 request travels to rank 0 and the answer back by a tree. Rounding up to whole elements is the caller's.
