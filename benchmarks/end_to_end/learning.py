@@ -1,26 +1,19 @@
-"""A worker: trains wide layers on handwritten digits in several ways; loss and accuracy as time goes by.
-
-Nothing is emulated here: real images, real arithmetic.
-"""
+"""A worker: trains on handwritten digits in several ways; loss and accuracy as time goes by."""
 
 import argparse
 import time
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks import training
 from benchmarks.convergence import runs
-from benchmarks.end_to_end import names
+from benchmarks.end_to_end import digits, names
 from benchmarks.hand_in import hand_in
 from benchmarks.horovod_model import Model as HorovodsModel
-from examples.digits.train import load
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
-
-BATCH = 128  # of all workers
 
 
 class Curve(keras.callbacks.Callback):
@@ -43,22 +36,10 @@ class Curve(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self._spent += time.perf_counter() - self._begin
         images, labels = self._test
-        found = np.argmax(self.model.predict(images, batch_size=len(images), verbose=0), axis=1)
+        logits = self.model.predict(images, batch_size=len(images), verbose=0)
         # Horovod's is of this worker's rows, the others' of all.
         mean = float(self._comm.all_reduce(tf.constant(logs["loss"]))) / self._comm.topology.num_workers
-        self.points.append([self._spent, mean, float(np.mean(found == labels))])
-
-
-def compiled(kind: type[keras.Model]) -> keras.Model:
-    """The model."""
-    x = images = keras.Input([8, 8, 1])
-    x = keras.layers.Flatten()(x)
-    for width in (1024, 512):
-        x = keras.layers.Dense(width, activation="relu")(x)
-    model = kind(images, keras.layers.Dense(10)(x))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, jit_compile=False)
-    return model
+        self.points.append([self._spent, mean, digits.accuracy(logits, labels)])
 
 
 def train(way: str, make, comm: Collectives, seed: int, epochs: int) -> list[list[float]]:
@@ -72,16 +53,14 @@ def train(way: str, make, comm: Collectives, seed: int, epochs: int) -> list[lis
       epochs: how many.
     """
     keras.utils.set_random_seed(seed)
-    (x, y), test = load(seed=0)  # the same images for all seeds
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=seed)
-    data = data.batch(BATCH, drop_remainder=True)
+    data, test = digits.images(seed)
     if way == names.HOROVOD:
         rank, workers = comm.topology.rank, comm.topology.num_workers
-        own = data.map(lambda x, y: (x[rank::workers], y[rank::workers]))
-        data, model = own, compiled(HorovodsModel)  # the seed makes all workers' weights alike
+        data = data.map(lambda x, y: (x[rank::workers], y[rank::workers]))
+        model = digits.build(HorovodsModel)  # the seed makes all workers' weights alike
     else:
         with make().scope():
-            model = compiled(keras.Model)
+            model = digits.build(keras.Model)
     curve = Curve(test, comm)
     model.fit(data, epochs=epochs, verbose=0, callbacks=[curve])
     return curve.points
@@ -94,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, required=True)
     parser.add_argument("--epochs", type=int, required=True)
     args = parser.parse_args()
-    warm_up = 2 * (len(load(seed=0)[0][0]) // BATCH)  # epochs
+    warm_up = 2 * len(digits.images(0)[0])  # epochs
     ways = {
         names.HOROVOD: None,
         names.DENSE: lambda: tss.SparseStrategy(),
