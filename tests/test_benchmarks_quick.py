@@ -11,12 +11,12 @@ from tests.lab_help import ENVIRONMENT, ROOT, require_namespaces
 QUESTIONS = sorted(
     path.parent.name
     for path in (ROOT / "benchmarks").glob("*/main.py")
-    if "report.main(" in path.read_text()
+    if "report.main(" in path.read_text() and path.parent.name != "mstopk"  # which calls Bazel
 )
 
 
 def test_none_is_left_out():
-    assert len(QUESTIONS) == 15
+    assert len(QUESTIONS) == 14
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

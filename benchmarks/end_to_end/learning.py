@@ -1,6 +1,7 @@
 """A worker: trains on handwritten digits in several ways; loss and accuracy as time goes by."""
 
 import argparse
+import functools
 import time
 
 import keras
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     args = parser.parse_args()
     warm_up = 2 * len(digits.images(0)[0])  # epochs
+    coded = functools.partial(ShardedTopK, wire_dtype="float16", index_coding="delta")
     ways = {
         names.HOROVOD: None,
         names.DENSE: lambda: tss.SparseStrategy(),
@@ -81,6 +83,7 @@ def main() -> None:
         names.DEAR: lambda: tss.SparseStrategy(overlap=tss.overlap.DeAR()),
         names.HITOPK: lambda: tss.SparseStrategy(runs.warmed_up(HiTopK, warm_up)),
         names.SHARDED: lambda: tss.SparseStrategy(runs.warmed_up(ShardedTopK, warm_up)),
+        names.CODED: lambda: tss.SparseStrategy(runs.warmed_up(coded, warm_up)),
         names.AUTO: lambda: tss.SparseStrategy(Auto(runs.DENSITY)),
     }
     comm = Collectives(tss.SparseStrategy().topology)

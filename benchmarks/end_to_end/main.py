@@ -4,6 +4,8 @@ make report                                    measures, 2D scheduling too, writ
 python -m benchmarks.end_to_end.main --quick   two workers, one model; prints only; some minutes
 """
 
+import json
+
 from benchmarks import cluster, report
 from benchmarks.end_to_end import figures, page, tables
 from benchmarks.end_to_end.names import MIRRORED, ROWS
@@ -33,6 +35,7 @@ def measure(quick: bool) -> dict:
         training = ("--seeds", str(seeds), "--epochs", str(epochs))
         learning = cluster.run(lab, f"{folder}.learning_mirrored", *training, *place)
         learning |= cluster.run(lab, f"{folder}.learning", *training)
+    tables_too = json.loads(report.results_file("scheduling_2d").read_text())["jobs"]
     return {
         "cluster": f"{nodes} nodes of {local} workers",
         "workers": nodes * local,
@@ -42,6 +45,10 @@ def measure(quick: bool) -> dict:
         "accuracy": ACCURACY,
         "jobs": jobs,
         "learning": learning,
+        "large tables": {
+            name: {key: job[key] for key in ("words", "seconds", "horovod")}
+            for name, job in tables_too.items()
+        },
     }
 
 

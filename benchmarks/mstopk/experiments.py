@@ -1,5 +1,6 @@
 """The named experiments: each returns records of what was timed, on which input, and how long."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -60,8 +61,19 @@ def zeros(n: int) -> np.ndarray:
     return room[-room.ctypes.data % 64 // 4 :][:n]
 
 
-def rounds_for(n: int) -> int:
-    return int(np.clip((1 << 28) // n, 5, 100))
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What every experiment needs: the functions in C++, and how often to call."""
+
+    native: Native
+    quick: bool
+
+    def time(
+        self, contenders: dict[str, Contender], n: int, warm: bool = False, rounds: int | None = None
+    ) -> dict[str, Record]:
+        """`interleaved` in as many rounds as suit n elements."""
+        rounds = rounds or int(np.clip((1 << 28) // n, 5, 100))
+        return interleaved(contenders, 1 if self.quick else rounds, warm)
 
 
 def named(timed: dict[str, Record], **facts: object) -> list[Record]:
@@ -98,8 +110,9 @@ def _selectors(native: Native, x: np.ndarray, k: int, cold: bool) -> dict[str, C
     }
 
 
-def selection(native: Native) -> list[Record]:
+def selection(run: Run) -> list[Record]:
     """All contenders and floors on normal float32 data, one thread, cold and warm."""
+    native = run.native
     records = []
     for log_n in LOG_SIZES:
         n = 1 << log_n
@@ -107,13 +120,14 @@ def selection(native: Native) -> list[Record]:
         for k in (n // share for share in SHARES):
             for cold in (True, False) if x.nbytes < CACHE_BYTES // 4 else (True,):
                 contenders = _selectors(native, x, k, cold)
-                timed = interleaved(contenders, rounds_for(n), warm=not cold)
+                timed = run.time(contenders, n, warm=not cold)
                 records += named(timed, n=n, k=k, cold=cold)
     return records
 
 
-def numpy_dispatch(native: Native) -> list[Record]:
+def numpy_dispatch(run: Run) -> list[Record]:
     """np.partition in this process, whose environment chooses numpy's code path."""
+    native = run.native
 
     def contenders(x: np.ndarray, k: int) -> dict[str, Contender]:
         return {
@@ -127,13 +141,14 @@ def numpy_dispatch(native: Native) -> list[Record]:
         n = 1 << log_n
         x = vector("normal", n)
         for k in (n // share for share in SHARES):
-            timed = interleaved(contenders(x, k), rounds_for(n))
+            timed = run.time(contenders(x, k), n)
             records += named(timed, n=n, k=k, numpy_disabled=disabled)
     return records
 
 
-def inputs(native: Native) -> list[Record]:
+def inputs(run: Run) -> list[Record]:
     """Distributions and dtypes, one thread, with the number of reads that each took."""
+    native = run.native
 
     def contenders(bits: np.ndarray, k: int) -> dict[str, Contender]:
         out = outputs(k, bits.itemsize)
@@ -150,14 +165,15 @@ def inputs(native: Native) -> list[Record]:
             bits = as_bits(x.astype(dtype))
             for k in (n // share for share in SHARES):
                 reads = native.top_k(bits, k, outputs(k, bits.itemsize))
-                timed = interleaved(contenders(bits, k), 9)
+                timed = run.time(contenders(bits, k), n, rounds=9)
                 facts = {"dtype": np.dtype(dtype).name, "distribution": distribution}
                 records += named(timed, n=n, k=k, reads=reads, **facts)
     return records
 
 
-def threads(native: Native) -> list[Record]:
+def threads(run: Run) -> list[Record]:
     """One thread and two, interleaved."""
+    native = run.native
 
     def contenders(x: np.ndarray, k: int, count: int) -> dict[str, Contender]:
         out = outputs(k)
@@ -171,13 +187,14 @@ def threads(native: Native) -> list[Record]:
         n = 1 << log_n
         x = vector("normal", n)
         for k in (n // share for share in SHARES):
-            timed = interleaved(contenders(x, k, 1) | contenders(x, k, 2), rounds_for(n))
+            timed = run.time(contenders(x, k, 1) | contenders(x, k, 2), n)
             records += named(timed, n=n, k=k)
     return records
 
 
-def fused(native: Native) -> list[Record]:
+def fused(run: Run) -> list[Record]:
     """Error feedback against `residual += grad`, one thread, by where the new residual goes."""
+    native = run.native
 
     def contenders(grad: np.ndarray, k: int) -> dict[str, Contender]:
         added, residual, apart, *taking_turns = (zeros(grad.size) for _ in range(5))
@@ -206,12 +223,13 @@ def fused(native: Native) -> list[Record]:
         n = 1 << log_n
         grad = vector("normal", n)
         for k in (n // share for share in SHARES):
-            records += named(interleaved(contenders(grad, k), rounds_for(n)), n=n, k=k)
+            records += named(run.time(contenders(grad, k), n), n=n, k=k)
     return records
 
 
-def short(native: Native) -> list[Record]:
+def short(run: Run) -> list[Record]:
     """What TensorFlow adds to short vectors, in bursts of calls: the cache holds what they need."""
+    native = run.native
 
     def burst(call: Callable[[], object]) -> Contender:
         return lambda i: [call() for _ in range(BURST)]
@@ -229,7 +247,7 @@ def short(native: Native) -> list[Record]:
                 "tf.reduce_max": burst(functools.partial(tf.reduce_max, tensor)),
                 "tf.abs of nothing": burst(functools.partial(tf.abs, tf.zeros([0]))),
             }
-            records += named(interleaved(contenders, 50), n=n, k=k)
+            records += named(run.time(contenders, n, rounds=50), n=n, k=k)
     return records
 
 

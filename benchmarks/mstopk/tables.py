@@ -1,18 +1,11 @@
 """The tables of docs/mstopk.md, from the JSON of a run; nothing there is typed by hand."""
 
 import math
-from collections.abc import Iterable
 
 from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY
+from benchmarks.report import environment_line, said, table
 
 Record = dict[str, object]
-BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
-
-
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    header = list(header)
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def microseconds(value: float) -> str:
@@ -157,7 +150,7 @@ def goals(experiments: dict[str, list[Record]]) -> str:
     ]
 
     def verdict(text: str, goal: float, got: float) -> str:
-        return "reached" if (got <= goal if text.endswith("at most") else got >= goal) else "missed"
+        return said(got <= goal if text.endswith("at most") else got >= goal)
 
     return table(
         ["goal; n >= 2^24 unless stated", "", "worst measured", ""],
@@ -168,12 +161,9 @@ def goals(experiments: dict[str, list[Record]]) -> str:
 def render(results: dict) -> str:
     """All tables of one run, each with its caption."""
     experiments = results["experiments"]
-    load = [f"{results[key][0]:.1f}" for key in ("load_average_before", "load_average_after")]
     parts = [
-        f"Run of {results['date']}: {results['processor']}, {results['instruction_set']}, "
-        f"numpy {results['numpy']}, TensorFlow {results['tensorflow']}, one thread unless stated. "
-        f"Load average {load[0]} before and {load[1]} after: the machine was "
-        + ("shared, so compare ratios." if max(map(float, load)) > 1.5 else "quiet."),
+        environment_line(results),
+        f"Instructions: {results['instruction set']}. One thread unless stated.",
         goals(experiments),
         "Processor time, normal float32 data, buffers not in the cache; in brackets, multiples of "
         "`mstopk` in the same column.",
@@ -194,11 +184,3 @@ def render(results: dict) -> str:
         threads(experiments["threads"]),
     ]
     return "\n\n".join(parts)
-
-
-def insert(document: str, results: dict) -> str:
-    """Returns `document` with the tables between its marks renewed."""
-    head, found, tail = document.partition(BEGIN)
-    if not found or END not in tail:
-        raise ValueError(f"the document must contain {BEGIN!r} and after it {END!r}.")
-    return f"{head}{BEGIN}\n\n{render(results)}\n\n{tail[tail.index(END) :]}"
