@@ -90,8 +90,8 @@ def test_what_is_said_reaches_the_launcher(calls):
 
 
 def test_a_variable_that_is_set_is_handed_on(calls):
-    _, job = calls(str(FILES / "mpirun.sh"), *JOB, HOROVOD_GLOO_IFACE="ens5")
-    assert "-x HOROVOD_GLOO_IFACE" in " ".join(job)
+    _, job = calls(str(FILES / "mpirun.sh"), *JOB, HOROVOD_GLOO_IFACE="ens5", TF_USE_LEGACY_KERAS="1")
+    assert "-x HOROVOD_GLOO_IFACE" in " ".join(job) and "-x TF_USE_LEGACY_KERAS" in " ".join(job)
     assert "NCCL" not in " ".join(job)
 
 

@@ -84,7 +84,6 @@ BAD = [
     {"overlap": "yes"},
     {"dtype": "float8"},
     {"sparse_epochs": 4, "density": 0.1},
-    {"density": 0.1},
     {"epochs": 0},
 ]
 
@@ -93,6 +92,20 @@ BAD = [
 def test_settings_are_checked(bad):
     with pytest.raises(ValueError, match=f"{next(iter(bad))}=.* must be"):
         dataclasses.replace(SMALL, **bad)
+
+
+def test_sparse_epochs_need_a_density():
+    with pytest.raises(ValueError, match="sparse_epochs=1 needs a density"):
+        dataclasses.replace(SMALL, sparse_epochs=1)
+
+
+def test_density_is_that_of_a_sparse_comm_too():
+    given = dataclasses.replace(SMALL, comm="hitopk", density=0.05)
+    assert strategy.communication(given) == HiTopK(0.05)
+    assert strategy.communication(dataclasses.replace(given, comm="auto")).density == 0.05
+    assert strategy.communication(dataclasses.replace(given, density=None)) == HiTopK(0.01)
+    with pytest.raises(ValueError, match="density=0.05 .* --density=none"):
+        strategy.communication(dataclasses.replace(given, comm="dense"))
 
 
 def test_communication():

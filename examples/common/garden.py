@@ -42,6 +42,6 @@ def importing() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"--model=garden needs the TensorFlow Model Garden ({error}): "
-            'pip install tf-models-official==2.20.0.'
+            f"--model=garden needs the TensorFlow Model Garden ({error}); in a clone `make setup` installs "
+            "it, elsewhere: pip install tf-models-official==2.20.0"
         ) from error

@@ -32,7 +32,7 @@ class Settings:
     """One training run; recipes add fields of their own, among them `epochs`, or a property of that name.
 
     Raises:
-      ValueError: a setting is out of range, or has no effect beside the others.
+      ValueError: a setting is out of range, or is missing beside the others.
     """
 
     global_batch_size: int = setting("Samples per step, all workers together.", positive=True)
@@ -45,7 +45,9 @@ class Settings:
     sparse_epochs: int = setting(
         "So many first epochs send only the largest entries of the gradients between nodes.", 0
     )
-    density: float | None = setting("Part of the entries that the sparse epochs send.", None)
+    density: float | None = setting(
+        "Part of the entries that sparse epochs send, or comm where it is sparse; none: comm's own.", None
+    )
     overlap: str = setting(
         "dear: half of each sum travels behind the next step's forward pass; with comm=dense only.",
         "none",
@@ -73,10 +75,8 @@ class Settings:
             raise ValueError(
                 f"sparse_epochs={self.sparse_epochs} must be 0 to {self.epochs}, all epochs of the run."
             )
-        if (self.density is None) != (self.sparse_epochs == 0):
-            raise ValueError(
-                f"density={self.density} must be given with sparse_epochs={self.sparse_epochs}, or neither."
-            )
+        if self.sparse_epochs and self.density is None:
+            raise ValueError(f"sparse_epochs={self.sparse_epochs} needs a density, e.g. 0.01.")
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """Trains ResNet-50 on ImageNet's TFRecords by the recipe of the 28-epoch records, on any number of workers.
 
 python -m examples.resnet50.main --recipe=tiny                 one worker, small images that are made for it
-horovodrun --gloo -np 16 -H vm1:8,vm2:8 python -m examples.resnet50.main --data_dir=/mnt/imagenet
+horovodrun --gloo -np 128 -H vm1:8,... python -m examples.resnet50.main --data_dir=/mnt/imagenet
 """
 
 import pathlib

@@ -33,6 +33,11 @@ def test_sparse_then_exact_learns_as_well(dense, tmp_path):
     assert result.test_accuracy >= dense - 0.02
 
 
+def test_sparse_throughout_learns(tmp_path):
+    config = dataclasses.replace(RECORD, sparse_epochs=RECORD.epochs, output_dir=str(tmp_path))
+    assert trained(config)[1].test_accuracy >= 0.94
+
+
 def test_error_feedback_is_what_lets_it_learn(tmp_path):
     """With Adam: LARS divides by the gradients' norm, which hides what is missing."""
     config = dataclasses.replace(SHORT, phases=((8, 6),), output_dir=str(tmp_path))
