@@ -7,13 +7,11 @@ A run that was interrupted goes on where it was: a cluster in benchmarks/overlap
 measured by the same code is not measured again. To measure all again, delete the file.
 """
 
-import hashlib
-import json
 import pathlib
 import tempfile
 from typing import NamedTuple
 
-from benchmarks import cluster, report
+from benchmarks import cluster, continuing, report
 from benchmarks.overlap import tables
 from benchmarks.overlap.names import BUCKET, BUCKET_NAME, HOROVOD
 from tf_sparse_strategy.cluster import Netlab
@@ -67,12 +65,7 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
     if quick:
         clusters, models, rounds, tapes = ((2, "500mbit"),), ("small",), 2, {DEFAULT: TAPES[DEFAULT]}
     names = {(c, model): f"{model}, {c[0]} workers, {c[1]}" for c in clusters for model in models}
-    found = {"code": _code(), "planned": list(names.values()), "jobs": {}}
-    if file and file.exists():
-        before = json.loads(file.read_text())
-        same = all(before.get(name) == found[name] for name in ("code", "planned"))
-        if same and _place(before["environment"]) == _place(report.environment()):
-            found |= {"jobs": before["jobs"], "environment": before["environment"]}
+    found = continuing.begin(file, names.values())
     for workers, rate in clusters:
         if all(names[(workers, rate), model] in found["jobs"] for model in models):
             continue
@@ -80,26 +73,8 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
             facts = {"workers": workers, "rate": parse_rate(rate)}
             for model, job in _jobs(lab, models, rounds, tapes).items():
                 found["jobs"][names[(workers, rate), model]] = facts | job
-        if file:
-            found.setdefault("environment", report.environment())
-            report.write(file, found)
+        continuing.keep(found, file)
     return found
-
-
-def _place(environment):
-    """What must be the same for measurements to stand side by side."""
-    varies = ("date", "commit")  # code that matters is compared by itself
-    return {name: v for name, v in environment.items() if name not in varies and "load" not in name}
-
-
-def _code():
-    """What tells measurements by one state of the code from those by another."""
-    digest = hashlib.blake2b(digest_size=8)
-    for folder in ("tf_sparse_strategy", "custom_ops", "tools/horovod", "benchmarks"):
-        for path in sorted((report.ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".cc", ".h"):
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _jobs(lab, models, rounds, tapes):

@@ -2,6 +2,7 @@
 
 import statistics
 
+from benchmarks import continuing
 from benchmarks.overlap.names import ALONE, GATHER_LAST, TUNED
 from benchmarks.report import environment_line, number, said, spread, table
 from tf_sparse_strategy.cluster.rate import PAYLOAD
@@ -32,10 +33,7 @@ def half_seconds(nbytes: int, workers: int, alpha: float, beta: float) -> float:
 
 def render(results: dict) -> str:
     """The answer, one table per cluster and model; what is missing of what was planned."""
-    parts = [environment_line(results)]
-    missing = [name for name in results["planned"] if name not in results["jobs"]]
-    if missing:
-        parts.append(f"**Left out, as the run was interrupted:** {'; '.join(missing)}.")
+    parts = [environment_line(results), *continuing.left_out(results)]
     for name, job in results["jobs"].items():
         parts += [f"### {name}", _facts(job), "\n".join(_verdict(job)), _table(job)]
     return "\n\n".join(parts)
