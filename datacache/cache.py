@@ -12,7 +12,7 @@ from datacache import budget, order, statistics, version
 from datacache import memory as memory_level
 from datacache.local import LocalCopies
 from datacache.order import Order
-from datacache.pipeline import Loader, apply_augment, sample_spec
+from datacache.pipeline import Loader, apply_augment, sample_spec, untuned
 from datacache.source import ImageFolder, Samples, TFRecords
 
 _FOREVER = (1 << 63) - 1
@@ -212,7 +212,7 @@ class DataCache:
         if epochs is None:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(_READY)
-        return native.timed(batches, self._name)
+        return untuned(native.timed(batches, self._name))
 
     def _examine(self, steps: range, plan: Order, rows: range) -> None:
         """Checks and maps what is in memory of the samples of some steps of one epoch."""
@@ -271,7 +271,7 @@ class DataCache:
 
         done, number, full, rejected = 0, 0, False, self._rejected()
         between_looks = 1 + len(self) // _SEEN_AT_ONCE
-        batches = iter(ids.map(filled, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
+        batches = iter(untuned(ids.map(filled, tf.data.AUTOTUNE).prefetch(_READY)))
         while done < todo and not full:
             try:
                 done += int(next(batches))

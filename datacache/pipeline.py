@@ -85,6 +85,17 @@ class Loader:
         return tf.nest.pack_sequence_as(self.spec, flat)
 
 
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` with tf.data's autotuning off: AUTOTUNE means one call per core.
+
+    A tuned iterator may take as long to end as it has lived, up to 60 s, with Python's lock held: TensorFlow
+    (2.20) wakes the tuning thread before it sets the flag that this thread then looks for.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def apply_augment(augment: Callable, batch: Any, seeds: tf.Tensor) -> Any:
     """Calls a user's function with the components of a batch, and with `seed=` if it takes that."""
     arguments = batch if isinstance(batch, tuple) else (batch,)

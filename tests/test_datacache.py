@@ -307,6 +307,10 @@ def test_iterators_can_be_saved(pattern, shm, tmp_path):
     assert [help_.check_batch(next(iterator)).tolist() for _ in range(12)] == expected
 
 
+def test_the_end_of_an_iterator_does_not_wait_for_tunings_thread(pattern, shm):
+    assert help_.cache(pattern, shm).dataset(16).options().autotune.enabled is False
+
+
 def test_shapes_and_cardinality(pattern, shm):
     cache = help_.cache(pattern, shm)
     assert cache.dataset(16).element_spec["data"].shape == [None, 100]
