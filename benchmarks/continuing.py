@@ -7,16 +7,20 @@ from collections.abc import Iterable
 
 from benchmarks import report
 
+_SOURCES = (
+    *("benchmarks", "custom_ops", "datacache", "examples", "lars_pto", "tf_sparse_strategy"),
+    "tools/horovod",
+)
 
-def begin(file: pathlib.Path | None, planned: Iterable[str], folders: Iterable[str] = ()) -> dict:
+
+def begin(file: pathlib.Path | None, planned: Iterable[str]) -> dict:
     """The jobs that there are already, by name, where code and machine are the same; and what is planned.
 
     Args:
       file: of an earlier run, if there is one.
       planned: names of all jobs.
-      folders: of code besides the library's and the benchmarks', for which jobs are measured anew.
     """
-    found = {"code": _code(folders), "planned": list(planned), "jobs": {}}
+    found = {"code": _code(), "planned": list(planned), "jobs": {}}
     if file and file.exists():
         before = json.loads(file.read_text())
         same = all(before.get(name) == found[name] for name in ("code", "planned"))
@@ -44,10 +48,10 @@ def _place(environment):
     return {name: v for name, v in environment.items() if name not in varies and "load" not in name}
 
 
-def _code(folders):
+def _code():
     """What tells measurements by one state of the code from those by another."""
     digest = hashlib.blake2b(digest_size=8)
-    for folder in ("tf_sparse_strategy", "custom_ops", "tools/horovod", "benchmarks", *folders):
+    for folder in _SOURCES:
         for path in sorted((report.ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".cc", ".h"):
                 digest.update(path.read_bytes())

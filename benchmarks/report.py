@@ -66,10 +66,11 @@ def main(
     if args.document:
         results = json.loads(published.read_text())
     else:
-        before = environment() | ({"run": "quick"} if args.quick else {})
+        before = environment()
         to = args.json or (None if args.quick else published)
         found = measure(args.quick, to) if continues else measure(args.quick)
-        results = {"environment": before, **found}
+        results = {"environment": before, **found}  # those of a run that goes on are its first part's
+        results["environment"] |= {"run": "quick"} if args.quick else {}
         results["environment"]["load average at end"] = round(os.getloadavg()[0], 2)
     text = render(results)
     kept = args.json or (None if args.quick or args.document else published)

@@ -1,6 +1,7 @@
 """From sample numbers to tensors: gathered from memory, and what is not there read, decoded and put there."""
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -86,13 +87,14 @@ class Loader:
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`dataset` with tf.data's autotuning off: AUTOTUNE means one call per core.
+    """`dataset` with tf.data's autotuning off: AUTOTUNE means a call per core.
 
     A tuned iterator may take as long to end as it has lived, up to 60 s, with Python's lock held: TensorFlow
     (2.20) wakes the tuning thread before it sets the flag that this thread then looks for.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    options.autotune.initial_parallelism = os.cpu_count()  # else 16 at most
     return dataset.with_options(options)
 
 

@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     assert measured == [cluster for cluster in [(w, 1, r) for w, r in main.CLUSTERS] if cluster not in first]
     assert sorted(found["jobs"]) == sorted(found["planned"])
     measured[:] = []
-    monkeypatch.setattr(continuing, "_code", lambda folders: "other")
+    monkeypatch.setattr(continuing, "_code", lambda: "other")
     with pytest.raises(KeyboardInterrupt):
         main.measure(False, file)
     assert len(measured) == 2

@@ -43,5 +43,7 @@ def test_tables():
     results = {"environment": environment(), "cluster": "2 nodes", "planned": ["digits", "bert"]}
     text = tables.render(results | {"jobs": {"digits": job}})
     assert "| `digits` | test accuracy | 97.5% | 10 | 1,234 | 0.7 |" in text
-    assert "| `digits` | test accuracy | 97 ± 0.71% | 20 (20–20) | 1,234 | 0.7 | 0.0622 |" in text
+    assert "| `digits` | test accuracy | 97 ± 0.707% | 20 (20–20) | 1,234 | 0.7 | 0.0622 |" in text
+    worse = job | {"figure": "held-out perplexity", "alone": RUN | {"figure": 1147.3, "seconds": 10.0}}
+    assert "| held-out perplexity | 1,147 |" in tables.render(results | {"jobs": {"lm": worse}})
     assert "**Left out, as the run was interrupted:** bert." in text

@@ -307,7 +307,8 @@ def test_iterators_can_be_saved(pattern, shm, tmp_path):
     assert [help_.check_batch(next(iterator)).tolist() for _ in range(12)] == expected
 
 
-def test_the_end_of_an_iterator_does_not_wait_for_tunings_thread(pattern, shm):
+def test_a_dataset_is_not_tuned(pattern, shm):
+    """The end of a tuned iterator may wait for tuning's thread."""
     assert help_.cache(pattern, shm).dataset(16).options().autotune.enabled is False
 
 

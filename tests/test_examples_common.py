@@ -84,6 +84,7 @@ BAD = [
     {"overlap": "yes"},
     {"dtype": "float8"},
     {"sparse_epochs": 4, "density": 0.1},
+    {"density": 0.1},
     {"epochs": 0},
 ]
 
@@ -104,8 +105,8 @@ def test_density_is_that_of_a_sparse_comm_too():
     assert strategy.communication(given) == HiTopK(0.05)
     assert strategy.communication(dataclasses.replace(given, comm="auto")).density == 0.05
     assert strategy.communication(dataclasses.replace(given, density=None)) == HiTopK(0.01)
-    with pytest.raises(ValueError, match="density=0.05 .* --density=none"):
-        strategy.communication(dataclasses.replace(given, comm="dense"))
+    both = dataclasses.replace(given, sparse_epochs=2)
+    assert strategy.communication(both) == Piecewise([(0, HiTopK(0.05)), (2, HiTopK(0.05))])
 
 
 def test_communication():

@@ -11,6 +11,7 @@ for the others.
 `Batch` carries how much a worker's rows count. Keras passes it to `strategy.run` unopened.
 """
 
+import os
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -119,11 +120,12 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     A tuned iterator may take as long to end as it has lived, up to 60 s, with Python's lock held: TensorFlow
     (2.20) wakes the tuning thread before it sets the flag that this thread then looks for. All workers wait
-    for that one, and its silence looks like death. Untuned, AUTOTUNE means one call per core.
+    for that one, and its silence looks like death. Untuned, AUTOTUNE means a call per core.
     """
     options = tf.data.Options()
     if dataset.options().autotune.enabled is None:
         options.autotune.enabled = False
+        options.autotune.initial_parallelism = os.cpu_count()  # else 16 at most
     return dataset.with_options(options)
 
 

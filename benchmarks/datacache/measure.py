@@ -114,10 +114,9 @@ def gather(edge: int, images: int, rounds: int) -> dict:
     """Seconds to gather all samples in random order, batch by batch, and to copy them in plain memory.
 
     Gathering is `DataCache.dataset`, from asking for a first batch to the last, without making the iterator
-    or ending it. The copies are memcpy()s of one sample each, in
-    random order too, from an array into `HELD` batches in turn, whose pages have been touched, by one thread
-    and by as many as there are cores; and into one batch, which the processor's cache may hold, as it does
-    not where batches are made to be used.
+    or ending it. The copies are memcpy()s of one sample each, in random order too, from an array into `HELD`
+    batches in turn, whose pages have been touched, by one thread and by as many as there are cores; and into
+    one batch, which the processor's cache may hold, as it does not where batches are made to be used.
     """
     images = images // GATHERED * GATHERED
     steps = PASSES * images // GATHERED

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from benchmarks.end_to_end.names import DENSE_WAYS, SPARSE_WAYS
 from benchmarks.end_to_end.tables import median
 
-_COLORS = {way: f"C{i}" for i, way in enumerate((*DENSE_WAYS, *SPARSE_WAYS))}
+_COLORS = dict(zip((*DENSE_WAYS, *SPARSE_WAYS), matplotlib.color_sequences["tab20"], strict=False))
 
 
 def _save(figure: Figure, path: pathlib.Path) -> None:

@@ -18,6 +18,7 @@ RESULTS = report.ROOT / "docs" / "results"
 
 def measure(quick: bool) -> dict:
     """Jobs for each model and for real images; TensorFlow's own strategy has jobs of its own."""
+    scheduled = json.loads(report.results_file("scheduling_2d").read_text())
     nodes, local, rate, models, rounds = 4, 2, 200e6, MODELS, ROUNDS
     seeds, epochs = SEEDS, EPOCHS
     if quick:
@@ -35,7 +36,6 @@ def measure(quick: bool) -> dict:
         training = ("--seeds", str(seeds), "--epochs", str(epochs))
         learning = cluster.run(lab, f"{folder}.learning_mirrored", *training, *place)
         learning |= cluster.run(lab, f"{folder}.learning", *training)
-    tables_too = json.loads(report.results_file("scheduling_2d").read_text())["jobs"]
     return {
         "cluster": f"{nodes} nodes of {local} workers",
         "workers": nodes * local,
@@ -45,9 +45,12 @@ def measure(quick: bool) -> dict:
         "accuracy": ACCURACY,
         "jobs": jobs,
         "learning": learning,
-        "large tables": {
-            name: {key: job[key] for key in ("words", "seconds", "horovod")}
-            for name, job in tables_too.items()
+        "2D scheduling": {
+            "environment": scheduled["environment"],
+            "jobs": {
+                name: {key: job[key] for key in ("words", "seconds", "horovod")}
+                for name, job in scheduled["jobs"].items()
+            },
         },
     }
 

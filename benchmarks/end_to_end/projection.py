@@ -11,7 +11,7 @@ from tf_sparse_strategy.topology import Topology
 CLUSTERS = {"16 nodes of 8 workers": (16, 8), "128 nodes of 8 workers": (128, 8)}
 ELEMENTS = {"ResNet-50": 25_557_032, "VGG-19": 143_667_240, "Transformer, 110 M": 110_000_000}
 ETHERNET = 25e9  # bits per second
-ACCELERATORS = 1 / 12e9  # seconds per byte between those of a node; nothing here measures it
+ASSUMED_LOCAL_BETA = 1 / 12e9  # seconds per byte between accelerators of a node
 
 
 def links_of(measured: dict[str, float], rate: float) -> LinkModel:

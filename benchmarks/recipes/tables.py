@@ -8,8 +8,8 @@ from benchmarks.report import environment_line, number, spread, table
 
 def _reached(values: list[float], figure: str) -> str:
     scale, unit = (100, "%") if "accuracy" in figure else (1, "")
-    deviation = f" ± {scale * statistics.stdev(values):.2g}" if len(values) > 1 else ""
-    return f"{scale * statistics.fmean(values):.3g}{deviation}{unit}"
+    deviation = f" ± {number(scale * statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{number(scale * statistics.fmean(values))}{deviation}{unit}"
 
 
 def render(results: dict) -> str:
@@ -35,7 +35,7 @@ def render(results: dict) -> str:
         ]
         for name, job in jobs.items()
     ]
-    titles = ["recipe", "of the test", "reached", "s", "samples/s", "GiB"]
+    titles = ["recipe", "figure", "reached", "s", "samples/s", "GiB"]
     seeds = max(len(job["several"]) for job in jobs.values())
     return "\n\n".join(
         [

@@ -18,8 +18,13 @@ def order(seed: int, epochs: range, count: int, batch: int) -> np.ndarray:
 
 def of_rows(tensors: Any, rows: np.ndarray, batch: int) -> tf.data.Dataset:
     """These rows of the tensors, which may be nested, in batches."""
-    options = tf.data.Options()
-    options.autotune.enabled = False  # memory needs no tuning
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(batch)
     gathered = dataset.map(lambda i: tf.nest.map_structure(lambda t: tf.gather(t, i), tensors))
-    return gathered.with_options(options)
+    return untuned(gathered)
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` without tf.data's autotuning: the end of a tuned iterator may take seconds."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_sparse_strategy import communication
+
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -32,7 +34,7 @@ class Settings:
     """One training run; recipes add fields of their own, among them `epochs`, or a property of that name.
 
     Raises:
-      ValueError: a setting is out of range, or is missing beside the others.
+      ValueError: a setting is out of range, is missing, or has no effect beside the others.
     """
 
     global_batch_size: int = setting("Samples per step, all workers together.", positive=True)
@@ -46,7 +48,7 @@ class Settings:
         "So many first epochs send only the largest entries of the gradients between nodes.", 0
     )
     density: float | None = setting(
-        "Part of the entries that sparse epochs send, or comm where it is sparse; none: comm's own.", None
+        "Part of the entries that sparse epochs send, and comm where it is sparse; none: comm's own.", None
     )
     overlap: str = setting(
         "dear: half of each sum travels behind the next step's forward pass; with comm=dense only.",
@@ -77,6 +79,12 @@ class Settings:
             )
         if self.sparse_epochs and self.density is None:
             raise ValueError(f"sparse_epochs={self.sparse_epochs} needs a density, e.g. 0.01.")
+        sparse = self.sparse_epochs or hasattr(communication.get(self.comm), "density")
+        if self.density is not None and not sparse:
+            raise ValueError(
+                f"density={self.density} must be none with sparse_epochs=0 and comm={self.comm!r}, which is "
+                "not sparse; or give --sparse_epochs."
+            )
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int], ...]:

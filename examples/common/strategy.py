@@ -10,23 +10,13 @@ from tf_sparse_strategy.communication import Communication, HiTopK, Piecewise
 
 
 def communication(settings: Settings) -> Communication:
-    """How gradients are summed: first, if so asked, only their largest entries.
-
-    Raises:
-      ValueError: there is a density and nothing sparse.
-    """
-    after, density = tss.communication.get(settings.comm), settings.density
-    sparse = hasattr(after, "density")
-    if sparse and density is not None:
-        after = dataclasses.replace(after, density=density)
-    if settings.sparse_epochs:
-        return Piecewise([(0, HiTopK(density)), (settings.sparse_epochs, after)])
-    if density is not None and not sparse:
-        raise ValueError(
-            f"density={density} is that of sparse epochs, or of a sparse comm, but sparse_epochs=0 and "
-            f"comm={settings.comm!r}: give --sparse_epochs, or --density=none."
-        )
-    return after
+    """How gradients are summed: first, if so asked, only their largest entries."""
+    after = tss.communication.get(settings.comm)
+    if settings.density is not None and hasattr(after, "density"):
+        after = dataclasses.replace(after, density=settings.density)
+    if not settings.sparse_epochs:
+        return after
+    return Piecewise([(0, HiTopK(settings.density)), (settings.sparse_epochs, after)])
 
 
 def start(settings: Settings, **more) -> tss.SparseStrategy:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from datacache import DataCache, TFRecords
+from examples.common.batches import untuned
 from examples.resnet50 import images, records
 from examples.resnet50.config import Config, Phase
 
@@ -167,6 +168,6 @@ class Data:
                 lambda number: records.aspect_of(*read(number)), tf.data.AUTOTUNE
             )
             own = np.zeros(count, np.float32)
-            own[mine] = list(found.as_numpy_iterator())
+            own[mine] = list(untuned(found).as_numpy_iterator())
             self._aspects = self._strategy.reduce("SUM", tf.constant(own), axis=None).numpy()
         return self._aspects
