@@ -1,6 +1,6 @@
 """How fast is a whole training step, and how soon has a model learned, in each way of summing gradients?
 
-make report                                    measures, 2D scheduling too, writes docs/results/; 85 minutes
+make report                                    measures, 2D scheduling first, writes docs/results/; 95 minutes
 python -m benchmarks.end_to_end.main --quick   two workers, one model; prints only; some minutes
 """
 
