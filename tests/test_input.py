@@ -1,5 +1,7 @@
 """Shares of a global batch: together they are the batch, in order, for any number of workers."""
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -117,8 +119,12 @@ def test_unbatched_is_refused(element):
 
 def test_autotuning_is_off_unless_asked_for():
     dataset = tf.data.Dataset.range(4).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE)
-    assert input_pipeline.without_tuning(dataset).options().autotune.enabled is False
+    untuned = input_pipeline.without_tuning(dataset).options().autotune
+    assert untuned.enabled is False and untuned.initial_parallelism == os.cpu_count()
     options = tf.data.Options()
+    options.autotune.initial_parallelism = 3
+    untuned = input_pipeline.without_tuning(dataset.with_options(options)).options().autotune
+    assert untuned.enabled is False and untuned.initial_parallelism == 3
     options.autotune.enabled = True
     options.deterministic = False
     asked = input_pipeline.without_tuning(dataset.with_options(options)).options()

@@ -122,10 +122,10 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     (2.20) wakes the tuning thread before it sets the flag that this thread then looks for. All workers wait
     for that one, and its silence looks like death. Untuned, AUTOTUNE means a call per core.
     """
-    options = tf.data.Options()
-    if dataset.options().autotune.enabled is None:
+    options, given = tf.data.Options(), dataset.options().autotune
+    if given.enabled is None:
         options.autotune.enabled = False
-        options.autotune.initial_parallelism = os.cpu_count()  # else 16 at most
+        options.autotune.initial_parallelism = given.initial_parallelism or os.cpu_count()  # else 16 at most
     return dataset.with_options(options)
 
 
