@@ -1,4 +1,4 @@
-"""Documentation that is run: the examples in docstrings and README's Python."""
+"""Documentation that is run: the examples in docstrings, and Python in README and a guide."""
 
 import doctest
 import importlib
@@ -10,7 +10,7 @@ import pytest
 
 import tf_sparse_strategy
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
 MODULES = ["tf_sparse_strategy"] + [
     module.name
     for module in pkgutil.walk_packages(tf_sparse_strategy.__path__, "tf_sparse_strategy.")
@@ -29,15 +29,16 @@ def test_the_main_docstrings_have_examples():
     assert any(test.examples for test in found)
 
 
-def test_readme_python_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["README.md", "docs/communication.md"])
+def test_python_in_documents_runs(name, tmp_path, monkeypatch):
     import tf_sparse_strategy as tss
 
     monkeypatch.chdir(tmp_path)
 
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
     assert blocks
     for block in blocks:
-        compile(block, "README.md", "exec")
+        compile(block, name, "exec")
         if "model.fit" not in block:
             exec(block, {"tss": tss})
 
