@@ -9,7 +9,7 @@ from benchmarks import report
 
 QUESTIONS = ["congestion_control", "convergence", "cost_model", "datacache", "dense_training", "embedding"]
 QUESTIONS += ["end_to_end", "entries", "gradient_communication", "group_collectives", "mstopk", "overlap"]
-QUESTIONS += ["pto", "scheduling_2d", "sparse_training"]
+QUESTIONS += ["pto", "recipes", "scheduling_2d", "sparse_training"]
 # More than a question and its answer:
 GUIDES = ["datacache", "embedding", "mstopk", "overlap", "pto", "scheduling_2d"]
 DOCUMENTS = {"end_to_end": "results/README"}
