@@ -10,7 +10,7 @@ from benchmarks.report import ROOT
 from tf_sparse_strategy.cluster import Netlab
 
 # Workers share the machine's cores: one thread of computation each, no accelerator.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "PYTHONPATH": str(ROOT),
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -28,7 +28,7 @@ def run(lab: Netlab, module: str, *arguments: str, settings: dict[str, str] | No
         output = pathlib.Path(scratch, "records.json")
         command = [sys.executable, "-m", module, str(output), *arguments]
         print(f"{lab}: {module} {' '.join(arguments)} {settings or ''}", flush=True)
-        environment = {**os.environ, **_ENVIRONMENT, **(settings or {})}
+        environment = {**os.environ, **ENVIRONMENT, **(settings or {})}
         result = lab.run(command, environment, echo=True)
         if result.exit_code:
             raise RuntimeError(f"{module} failed with exit code {result.exit_code}; see above.")

@@ -70,7 +70,8 @@ def main(
         to = args.json or (None if args.quick else published)
         found = measure(args.quick, to) if continues else measure(args.quick)
         results = {"environment": before, **found}  # those of a run that goes on are its first part's
-        results["environment"] |= {"run": "quick"} if args.quick else {}
+        if args.quick:
+            results["environment"]["run"] = "quick"
         results["environment"]["load average at end"] = round(os.getloadavg()[0], 2)
     text = render(results)
     kept = args.json or (None if args.quick or args.document else published)

@@ -12,7 +12,7 @@ import pathlib
 import sys
 import tempfile
 
-from benchmarks import continuing, report
+from benchmarks import cluster, continuing, report
 from benchmarks.recipes import runs, tables
 from tf_sparse_strategy.cluster import Netlab
 
@@ -26,13 +26,7 @@ def run(lab: Netlab, recipe: runs.Recipe, seed: int) -> dict[str, float]:
       RuntimeError: it failed.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // len(lab.nodes))  # workers share this machine's cores
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "PYTHONPATH": str(report.ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_NUM_INTRAOP_THREADS": str(threads),
-    }
+    environment = {**os.environ, **cluster.ENVIRONMENT, "TF_NUM_INTRAOP_THREADS": str(threads)}
     print(f"{recipe.name}, seed {seed}, {len(lab.nodes)} workers", flush=True)
     with tempfile.TemporaryDirectory(prefix="tss_recipe_") as folder:
         result = lab.run([sys.executable, *recipe.command(seed, folder)], environment)

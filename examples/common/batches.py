@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_sparse_strategy.input import without_tuning
+
 
 def order(seed: int, epochs: range, count: int, batch: int) -> np.ndarray:
     """Row numbers for these epochs, the same whichever epoch a run begins with; full batches only."""
@@ -20,11 +22,4 @@ def of_rows(tensors: Any, rows: np.ndarray, batch: int) -> tf.data.Dataset:
     """These rows of the tensors, which may be nested, in batches."""
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(batch)
     gathered = dataset.map(lambda i: tf.nest.map_structure(lambda t: tf.gather(t, i), tensors))
-    return untuned(gathered)
-
-
-def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`dataset` without tf.data's autotuning: the end of a tuned iterator may take seconds."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)
+    return without_tuning(gathered)  # memory needs none

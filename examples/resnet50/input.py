@@ -9,9 +9,9 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from datacache import DataCache, TFRecords
-from examples.common.batches import untuned
 from examples.resnet50 import images, records
 from examples.resnet50.config import Config, Phase
+from tf_sparse_strategy.input import without_tuning
 
 # Of the synthetic files: numbers of images and of shards.
 _IMAGES = {"train": 192, "validation": 44}
@@ -168,6 +168,6 @@ class Data:
                 lambda number: records.aspect_of(*read(number)), tf.data.AUTOTUNE
             )
             own = np.zeros(count, np.float32)
-            own[mine] = list(untuned(found).as_numpy_iterator())
+            own[mine] = list(without_tuning(found).as_numpy_iterator())
             self._aspects = self._strategy.reduce("SUM", tf.constant(own), axis=None).numpy()
         return self._aspects
