@@ -18,19 +18,19 @@ def begin(file: pathlib.Path | None, planned: Iterable[str]) -> dict:
       file: of an earlier run, if there is one.
       planned: names of all jobs.
     """
-    found = {"code": _code(), "planned": list(planned), "jobs": {}}
+    here = report.environment()
+    found = {"environment": here, "code": _code(), "planned": list(planned), "jobs": {}}
     if file and file.exists():
         before = json.loads(file.read_text())
         same = all(before.get(name) == found[name] for name in ("code", "planned"))
-        if same and _place(before["environment"]) == _place(report.environment()):
+        if same and _place(before["environment"]) == _place(here):
             found |= {"jobs": before["jobs"], "environment": before["environment"]}
     return found
 
 
 def keep(found: dict, file: pathlib.Path | None) -> None:
-    """Writes what there is so far; its environment is that of the first job."""
+    """Writes what there is so far."""
     if file:
-        found.setdefault("environment", report.environment())
         report.write(file, found)
 
 
