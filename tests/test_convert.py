@@ -185,6 +185,18 @@ def test_horovods_workers_train_alone_with_keras_3(tmp_path):
     assert len(set(re.findall(r"weights (\S+)", result.stdout))) == 2
 
 
+def test_horovods_workers_train_as_one_with_tf_keras(tmp_path):
+    """As the guide says: with another import, and another line in the environment."""
+    script = horovods(tmp_path, "*callbacks")
+    script.write_text(script.read_text().replace("import keras\n", "import tf_keras as keras\n"))
+    launcher = ("env", "TF_USE_LEGACY_KERAS=1", str(HOROVODRUN), "--gloo", "-np", "2")
+    result = run(script, *launcher)
+    assert result.returncode == 0, result.stderr
+    weights = re.findall(r"weights (\S+)", result.stdout)
+    assert len(weights) == 2 and len(set(weights)) == 1
+    assert float(re.search(r"test accuracy (\S+)", result.stdout)[1]) > 0.85
+
+
 def test_the_launchers_lines_are_right(monkeypatch):
     """As Horovod's own parser reads them."""
     lines = re.findall(r"^horovodrun .*", GUIDE, re.M)

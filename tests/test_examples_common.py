@@ -85,6 +85,7 @@ BAD = [
     {"dtype": "float8"},
     {"sparse_epochs": 4, "density": 0.1},
     {"density": 0.1},
+    {"comm": "dgc"},
     {"epochs": 0},
 ]
 

@@ -99,8 +99,8 @@ def accuracy_verdict(curves: dict) -> str:
     reached = all(points <= NEAR for points in behind.values())
     return (
         f"- Accuracy on digits, of the model below: {', '.join(parts)} (goal {NEAR} at most: "
-        f"{said(reached)}). A deeper model asks more of them: "
-        "[which schemes reach the goal there](../convergence.md)."
+        f"{said(reached)}). A deeper model asks more of them, and of Auto what it asks of the scheme that "
+        "it takes: [which reach the goal there](../convergence.md)."
     )
 
 
@@ -197,7 +197,8 @@ def render(results: dict) -> str:
         "without any sums. In the tables of timed steps, each the median of three, *communicating* is the "
         "time in which any collective is under way; those of several buckets overlap each other and "
         "computation. *Updating* is what a step without any sums takes beyond its computation, *selecting* "
-        "what a scheme computes in one sum that sends nothing.",
+        "what a scheme computes in one sum that sends nothing. Horovod and MultiWorkerMirroredStrategy do "
+        "not say when their collectives run.",
         "![samples per second by model and way](speed.svg)",
     ]
     for model, job in jobs.items():

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_sparse_strategy.input import without_tuning
-
 
 def order(seed: int, epochs: range, count: int, batch: int) -> np.ndarray:
     """Row numbers for these epochs, the same whichever epoch a run begins with; full batches only."""
@@ -21,5 +19,4 @@ def order(seed: int, epochs: range, count: int, batch: int) -> np.ndarray:
 def of_rows(tensors: Any, rows: np.ndarray, batch: int) -> tf.data.Dataset:
     """These rows of the tensors, which may be nested, in batches."""
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(batch)
-    gathered = dataset.map(lambda i: tf.nest.map_structure(lambda t: tf.gather(t, i), tensors))
-    return without_tuning(gathered)  # memory needs none
+    return dataset.map(lambda i: tf.nest.map_structure(lambda t: tf.gather(t, i), tensors))

@@ -40,8 +40,8 @@ class Settings:
     global_batch_size: int = setting("Samples per step, all workers together.", positive=True)
     learning_rate: float = setting("The optimizer's peak rate.", positive=True)
     comm: str = setting(
-        "How gradients are summed: dense, torus2d, auto, or another name of tss.communication; after the "
-        "sparse epochs if there are any.",
+        "How gradients are summed: dense, torus2d, auto, or another name of tss.communication but dgc; after "
+        "the sparse epochs if there are any.",
         "dense",
     )
     sparse_epochs: int = setting(
@@ -79,6 +79,10 @@ class Settings:
             )
         if self.sparse_epochs and self.density is None:
             raise ValueError(f"sparse_epochs={self.sparse_epochs} needs a density, e.g. 0.01.")
+        if self.comm == "dgc":
+            raise ValueError(
+                "comm='dgc' must be another, e.g. 'hitopk': no recipe has SGD without momentum."
+            )
         sparse = self.sparse_epochs or hasattr(communication.get(self.comm), "density")
         if self.density is not None and not sparse:
             raise ValueError(

@@ -31,12 +31,13 @@ def report(config: config_lib.Config, strategy: tss.SparseStrategy, result: trai
 def main(config: config_lib.Config) -> int:
     strategy = strategy_lib.start(config)
     result = train.train(config, strategy)
-    if strategy.topology.rank == 0 and result.history:
+    first = strategy.topology.rank == 0
+    if first and result.history:
         report(config, strategy, result)
-    elif strategy.topology.rank == 0:
+    elif first:
         print(f"All epochs were done before. Test accuracy {result.test_accuracy:.2%}", flush=True)
     goal = config.goal if config.check else 0.0
-    return report_lib.verdict("test accuracy", result.test_accuracy, goal)
+    return report_lib.verdict("test accuracy", result.test_accuracy, goal, first)
 
 
 if __name__ == "__main__":

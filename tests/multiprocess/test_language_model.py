@@ -64,14 +64,15 @@ def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
     assert resumed.history["loss"][0] == pytest.approx(whole.history["loss"][1], rel=0.05)
 
 
-@pytest.mark.parametrize("clips", [True, False])
-def test_rows_of_the_input_table_are_delayed(clips, run, settings):
+@pytest.mark.parametrize(("clips", "overlap"), [(True, "none"), (False, "none"), (False, "dear")])
+def test_rows_of_the_input_table_are_delayed(clips, overlap, run, settings):
     """Not the output table's, which are known within the step; nor any beside one norm of all gradients."""
     at_once = settings if clips else dataclasses.replace(settings, clip=None)
-    delayed = dataclasses.replace(at_once, delay_rows=True)
+    delayed = dataclasses.replace(at_once, delay_rows=True, overlap=overlap)
     strategy = strategies.start(delayed, delay_rows=True)
     perplexity = train.perplexity(train.train(delayed, strategy))
     places = strategy.extended.collectives.sites.sites()
     calls = [calls for place, (calls, *_) in places if place.startswith("embedding_delayed")]
     assert any(calls) != clips
+    assert (strategy.extended.chunked is not None) == (overlap == "dear")
     assert perplexity == pytest.approx(train.perplexity(run if clips else trained(at_once)), rel=1e-3)
