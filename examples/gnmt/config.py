@@ -10,7 +10,7 @@ RECIPES = {
         learning_rate=5e-3,
         clip=5.0,
         output_dir="build/gnmt",
-        goal=90.0,  # README: what three seeds reached
+        goal=90.0,  # docs/recipes.md: what three seeds reached
     ),
     # 128 sentences on each of 4 workers; real ones are in a file: --nosynthetic --text=FILE.
     "paper": TextSettings(

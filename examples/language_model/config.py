@@ -10,7 +10,7 @@ RECIPES = {
         learning_rate=2e-3,
         clip=1.0,
         output_dir="build/language_model",
-        goal=155.0,  # README: what three seeds reached
+        goal=155.0,  # docs/recipes.md: what three seeds reached
     ),
     # Batches of 128 on each of 4 workers; a text of its size is a file: --nosynthetic --text=FILE. These are
     # 2,560 words of a worker, as the model was published; the paper counts 4,437 and does not say how. So

@@ -88,16 +88,16 @@ class Results(tf.keras.callbacks.Callback):
             for _ in range(phase.epochs)
         ]
         folder = pathlib.Path(config.output_dir)
-        self._table = folder / "dawnbench.tsv"
-        self._earlier = 0.0
+        self._table, log = folder / "dawnbench.tsv", folder / "mllog.txt"
+        self._earlier, self._continues = 0.0, False
         self._began = self._number = None
         if first:
             folder.mkdir(parents=True, exist_ok=True)
             self._begin_table(done)
-            if not done:
-                (folder / "mllog.txt").unlink(missing_ok=True)
-        self.mllog = MLLog(folder / "mllog.txt" if first else None)
-        self.mllog.start("init")
+            self._begin_log(log, done)
+        self.mllog = MLLog(log if first else None)
+        if not self._continues:
+            self.mllog.start("init")
 
     def _begin_table(self, done: int) -> None:
         rows = self._table.read_text().splitlines()[1:] if done and self._table.exists() else []
@@ -106,8 +106,21 @@ class Results(tf.keras.callbacks.Callback):
             self._earlier = float(rows[-1].split("\t")[1])
         self._table.write_text(_HEADER + "".join(f"{row}\n" for row in rows))
 
+    def _begin_log(self, log: pathlib.Path, done: int) -> None:
+        """Keeps what an earlier run has written up to its last epoch that counts."""
+        lines = log.read_text().splitlines(keepends=True) if done and log.exists() else []
+        ends = [number for number, line in enumerate(lines, 1) if '"key": "eval_accuracy"' in line]
+        kept = lines[: ends[:done][-1]] if ends else []
+        log.write_text("".join(kept))
+        self._continues = bool(kept)
+
     def begin(self, train_samples: int, eval_samples: int) -> None:
         """Starts the clock."""
+        self._began = time.perf_counter()
+        if not self._continues:
+            self._begin_run(train_samples, eval_samples)
+
+    def _begin_run(self, train_samples, eval_samples):
         config, log = self._config, self.mllog
         facts = {
             "submission_benchmark": "resnet",
@@ -129,7 +142,6 @@ class Results(tf.keras.callbacks.Callback):
             log.point(key, value)
         log.stop("init")
         log.start("run")
-        self._began = time.perf_counter()
 
     # A block is what is trained between two validations: here an epoch.
 

@@ -9,7 +9,7 @@ RECIPES = {
         global_batch_size=64,
         learning_rate=2e-3,
         output_dir="build/transformer",
-        goal=3.0,  # README: what three seeds reached
+        goal=3.0,  # docs/recipes.md: what three seeds reached
     ),
     # 50 sentences on each of 4 workers; real ones are in a file: --nosynthetic --text=FILE.
     "paper": TwoModelSettings(
