@@ -122,6 +122,7 @@ class CommunicationMonitor(*_callback_classes()):
         self.async_safe = update_freq == "epoch" and trace is None
         self._strategy = self._writer = self._recorder = self._schemes = None
         self._hidden = {}
+        self._in_use: dict[str, int] | None = None  # schemes, over all calls of fit
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
@@ -181,8 +182,9 @@ class CommunicationMonitor(*_callback_classes()):
             rates = self._interval.rates()
             if self._schemes is not None:
                 now = self._schemes.gather()
-                rates |= self._schemes.rates(self._interval_schemes, now, f"Step {self._step}")
+                rates |= self._schemes.rates(self._interval_schemes, now)
                 self._interval_schemes = now
+                self._tell_changes(f"Step {self._step}", self._step)
             self._write("batch", rates, self._step)
             self._interval = _Stretch(self._strategy)
 
@@ -190,9 +192,10 @@ class CommunicationMonitor(*_callback_classes()):
         rates = self._epoch.rates()
         logged = {name: rates[name] for name in _LOGGED}
         if self._schemes is not None:
-            found = self._schemes.rates(self._epoch_schemes, self._schemes.gather(), f"Epoch {epoch}")
+            found = self._schemes.rates(self._epoch_schemes, self._schemes.gather())
             rates.update(found)
             logged.update(found)
+            self._tell_changes(f"Epoch {epoch}", epoch)
         rates.update(self._hidden)
         logged.update(self._hidden)
         if logs is not None:
@@ -223,6 +226,17 @@ class CommunicationMonitor(*_callback_classes()):
         if probed or self._recorder is not None:
             self.model.make_train_function(force=True)  # traced anew, without clock and probe
         self._strategy = self._writer = self._recorder = self._schemes = None
+
+    def _tell_changes(self, when: str, step: int) -> None:
+        """Rank 0 says which schemes have changed since the last report, also that of an earlier `fit`."""
+        before, self._in_use = self._in_use, metrics.schemes_in_use(self._strategy)
+        if self._strategy.topology.rank or self._in_use == before:
+            return
+        if before is not None:
+            logging.warning("%s: gradients are now summed by %s, before by %s", when, self._in_use, before)
+        if self._writer is not None:
+            with self._writer.as_default():
+                tf.summary.text("communication", str(self._in_use), step=step)
 
     def _write(self, prefix, rates, step):
         if self._writer is None:
@@ -266,7 +280,6 @@ class _Schemes:
         self._strategy = strategy
         self._freq = freq
         self._probe = strategy.extended.gradients.probe = metrics.GradientProbe(freq) if freq else None
-        self._in_use = None
 
     def gather(self) -> list[metrics.SchemeCounts]:
         """What all workers know now. Collective."""
@@ -274,14 +287,10 @@ class _Schemes:
         return metrics.gather_schemes(mine, self._strategy.extended.collectives)
 
     def rates(
-        self, before: list[metrics.SchemeCounts], now: list[metrics.SchemeCounts], when: str
+        self, before: list[metrics.SchemeCounts], now: list[metrics.SchemeCounts]
     ) -> dict[str, float]:
-        """What applies of `metrics.scheme_rates`; rank 0 says which schemes have changed."""
+        """What applies of `metrics.scheme_rates`."""
         rates = metrics.scheme_rates(before, now)
-        in_use = metrics.schemes_in_use(self._strategy)
-        if self._strategy.topology.rank == 0 and self._in_use not in (None, in_use):
-            logging.warning("%s: gradients are now summed by %s, before by %s", when, in_use, self._in_use)
-        self._in_use = in_use
         kinds = repr(self._strategy.communication)
         names = ["sparse_part"]
         names += ["threshold_hits"] if "OkTopK(" in kinds else []

@@ -25,6 +25,7 @@ import shutil
 import tempfile
 
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import files, slices
@@ -242,15 +243,26 @@ def _keep_best(original, callback, epoch, batch, logs):
     return due
 
 
+# What has not been sent belongs to the weights of one step. A kill may come between their files, so that each
+# file is named by its step, it is written before the weights, and older ones are removed after them.
+
+
 def _back_up(original, callback):
     _require_newest_weights(callback.model)
-    if _is_follower(callback.model):
-        tables.send_tables(callback.model)
-    else:
-        original(callback)
     extended = _extended_of(callback.model)
     if extended is not None and extended.gradients.memory.has_content:
         extended.gradients.memory.save(_residual_path(callback))
+    if _is_follower(callback.model):
+        tables.send_tables(callback.model)
+        return
+    original(callback)
+    if extended is not None:
+        written = _residual_path(callback)
+        before = getattr(callback, "_residual_before", written) if callback.double_checkpoint else written
+        for path in tf.io.gfile.glob(_residual_path(callback, "*")):
+            if path not in (written, before):
+                tf.io.gfile.remove(path)
+        callback._residual_before = written
 
 
 def _begin_from_backup(original, callback, logs=None):
@@ -260,13 +272,26 @@ def _begin_from_backup(original, callback, logs=None):
 
     def begin(_):
         original(callback, logs)
-        extended.gradients.memory.load(_residual_path(callback))
+        path = callback._residual_before = _residual_path(callback)
+        extended.gradients.memory.load(path)
+        others = tf.io.gfile.glob(_residual_path(callback, "*"))
+        if others and path not in others:
+            logging.warning(
+                "%s is not there: what had not been sent when these weights were saved is lost; %s are of "
+                "other weights.",
+                path,
+                others,
+            )
 
     return saving.load_together(extended, callback._weights_path, begin)
 
 
-def _residual_path(callback) -> str:
-    return os.path.join(callback.backup_dir, "residual.npz")
+def _residual_path(callback, step: str | None = None) -> str:
+    """Of the file beside the weights of this step of the optimizer, now unless given."""
+    if step is None:
+        optimizer = callback.model.optimizer
+        step = "0" if optimizer is None else str(int(optimizer.iterations.numpy()))
+    return os.path.join(callback.backup_dir, f"residual-{step}.npz")
 
 
 def _back_up_residual(original, training_state, model, *args, **kwargs):

@@ -31,7 +31,8 @@ class Memory(tf.train.experimental.PythonState):
 
     Saving and restoring are collective: all workers call. Restored with the same workers, buckets and
     scheme, every bit is as it was. With others, residuals are put together and cut anew so that their
-    sum over the workers is kept (resharding.py), and whatever else a scheme remembers starts afresh.
+    sum over the workers is kept (resharding.py), steps go on being counted, and whatever else a scheme
+    remembers starts afresh.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (M nodes or
@@ -89,8 +90,9 @@ class Memory(tf.train.experimental.PythonState):
 
     def _set_epoch(self, states) -> None:
         for state in states:
-            if EPOCH in state:
-                state[EPOCH].assign(self._epoch)
+            for name in state:
+                if name.rpartition(".")[2] == EPOCH:  # also of a scheme within another
+                    state[name].assign(self._epoch)
 
     def _initial(self, plan):
         topology = self._collectives.topology
@@ -168,6 +170,7 @@ class Memory(tf.train.experimental.PythonState):
                 "One worker sums exactly and keeps no residual: what the workers of the checkpoint had not "
                 "sent yet is dropped."
             )
+            self._restored = []
 
     def _fill(self, plan: BucketPlan) -> None:
         """Gives the list's variables what was restored for it, or their initial values."""
@@ -184,6 +187,7 @@ class Memory(tf.train.experimental.PythonState):
         values = self._initial(plan)
         if record is not None:
             self._take(plan, own, record, values)
+            record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
             self._set_epoch(values)  # this run's: it may have begun after what was saved
         for variables, initial in zip(self._lists[plan], values, strict=True):
             for name, variable in variables.items():
@@ -198,8 +202,7 @@ class Memory(tf.train.experimental.PythonState):
                 bucket, name = key.split("/")
                 values[int(bucket)][name].assign(rows[rank])
             return
-        if record["scheme"] == own["scheme"]:
-            _take_common(record["arrays"], values)
+        _take_common(record["arrays"], values)
         sizes = tuple(tensor.size for tensor in plan.tensors)
         saved = [record["arrays"].get(f"{b}/{RESIDUAL}") for b in range(len(record["buckets"]))]
         kept = [b for b, rows in enumerate(saved) if rows is not None]

@@ -1,5 +1,6 @@
 """Residuals outlive the process: every bit with the same workers, their sum with others."""
 
+import contextlib
 import io
 
 import numpy as np
@@ -59,6 +60,21 @@ def test_every_bit_comes_back(comm, topology, variables, scheme, when):
     for one, two in zip(kept(reducer), kept(other), strict=True):
         np.testing.assert_array_equal(one.view(np.int32), two.view(np.int32))
     np.testing.assert_array_equal(onward, again)
+    assert not any(record["arrays"] for record in other.memory._restored), "all workers' are not held on to"
+
+
+def test_steps_are_counted_on_when_a_phase_is_added(comm, topology, variables):
+    phases, here = [(0, HiTopK(0.5)), (2, HiTopK(0.1))], apart(topology)
+    old = GradientReducer(communication.Piecewise(phases, unit="step"), here, bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    blob = moved(comm, old.memory.serialize())
+    longer = communication.Piecewise([*phases, (5, Dense())], unit="step")
+    new = GradientReducer(longer, here, bucket_bytes=100)
+    new.memory.deserialize(blob)
+    step(new, variables, topology, 3)
+    if topology.num_workers > 1:
+        assert {int(state["step"]) for _, state in new.memory.buckets} == {4}
 
 
 OTHERS = [
@@ -240,3 +256,51 @@ def test_backup_and_restore(keras, shared_tmp):
     history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
     assert history.epoch == [2]
     saving_models.assert_same_state(all_state(strategy, resumed), expected)
+
+
+def test_a_kill_between_the_files_of_a_backup(topology, comm, shared_tmp, monkeypatch):
+    """The second epoch's residual is written, its weights are not: those of the first go together."""
+    import keras
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(shared_tmp))
+
+    strategy, reference = build(keras, scheme=HiTopK(0.1))
+    saving_models.fit(reference, epochs=3)
+    expected = all_state(strategy, reference)
+    _, killed = build(keras, scheme=HiTopK(0.1))
+    save, calls = killed.save_weights, []
+
+    def save_once(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise RuntimeError("killed")
+        save(*args, **kwargs)
+
+    monkeypatch.setattr(killed, "save_weights", save_once)
+    ends = pytest.raises(RuntimeError, match="killed") if topology.rank == 0 else contextlib.nullcontext()
+    with ends:
+        saving_models.fit(killed, epochs=2, callbacks=[backup()])
+    comm.barrier()
+    residuals = list(shared_tmp.glob("residual-*.npz"))
+    strategy, resumed = build(keras, seed=7, scheme=HiTopK(0.1))
+    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
+    assert history.epoch == [1, 2]
+    saving_models.assert_same_state(all_state(strategy, resumed), expected)
+    kept_any = HiTopK(0.1).share(topology).holders > 1
+    assert len(residuals) == (2 if kept_any else 0)
+
+
+def test_a_backup_leaves_no_residual_of_other_weights(comm, shared_tmp, caplog):
+    import keras
+
+    stale = shared_tmp / "residual-7.npz"
+    if comm.topology.rank == 0:
+        stale.write_bytes(b"")
+    comm.barrier()
+    _, model = build(keras, scheme=Dense())
+    backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
+    saving_models.fit(model, callbacks=[backup])
+    assert "what had not been sent when these weights were saved is lost" in caplog.text
+    comm.barrier()
+    assert not stale.exists()

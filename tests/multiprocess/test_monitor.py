@@ -87,14 +87,15 @@ def test_short_batches_count_their_true_rows(strategy, topology, keras):
 
 
 def scalars(directory):
-    """By tag, the numbers of the only event file in `directory` by step."""
+    """By tag, the numbers, and words, of the only event file in `directory` by step."""
     [file] = directory.iterdir()  # rank 0's alone
     found = {}
     for event in tf.compat.v1.train.summary_iterator(str(file)):
         for value in event.summary.value:
             of_tag = found.setdefault(value.tag, {})
             assert event.step not in of_tag
-            of_tag[event.step] = float(tf.make_ndarray(value.tensor))
+            found_there = tf.make_ndarray(value.tensor).item()
+            of_tag[event.step] = found_there.decode() if isinstance(found_there, bytes) else found_there
     return found
 
 
@@ -241,8 +242,21 @@ def test_sparse_schemes_are_described(topology, shared_tmp, caplog):
         assert logs["threshold_hits"][0] > 0
     assert strategy.extended.gradients.probe is None
     written = scalars(shared_tmp / "logs")
+    assert ["OkTopK" in words for words in written["communication"].values()] == [True, False]
     for name in ("sparse_part", "applied_density", "residual_ratio", "threshold_hits", "imbalance"):
         np.testing.assert_allclose(list(written[f"epoch_{name}"].values()), logs[name], rtol=1e-6)
+
+
+def test_a_change_between_two_calls_of_fit_is_told(topology, caplog):
+    scheme = tss.communication.Piecewise([(0, OkTopK(0.1)), (1, tss.communication.Dense())])
+    model = compiled(tss.SparseStrategy(communication=scheme), keras3)
+    monitor = tss.callbacks.CommunicationMonitor()
+    with caplog.at_level("WARNING"):
+        for epoch in range(2):
+            model.fit(dataset(), initial_epoch=epoch, epochs=epoch + 1, callbacks=[monitor], verbose=0)
+    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    assert len(said) == (topology.rank == 0 and topology.num_workers > 1)
+    assert not said or said[0].startswith("Epoch 1: ")
 
 
 def test_checks_beyond_the_limit_are_counted(topology, shared_tmp):

@@ -38,6 +38,18 @@ def gradients(p, steps):
     return sparse_runs.integers(3, p, N, steps)
 
 
+def test_epochs_reach_schemes_within_others(here):
+    inner = Piecewise([(0, HiTopK(0.05)), (1, Dense())])
+    reducer = GradientReducer(Piecewise([(0, inner), (9, Torus2D())]), here, bucket_bytes=1 << 20)
+    variables, rests = [tf.Variable(tf.zeros([N]))], []
+    for epoch in range(2):
+        reducer.memory.begin_epoch(epoch)
+        sparse_runs.step(reducer, variables, here.topology, epoch)
+        [(_, state)] = reducer.memory.buckets
+        rests.append("residual" in state and bool(tf.reduce_any(state["residual"] != 0)))
+    assert rests == [here.topology.num_workers > 1, False]
+
+
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("exact", [Dense(), Torus2D()], ids=repr)
 @pytest.mark.parametrize("sparse", [HiTopK(0.05), ShardedTopK(0.05)], ids=repr)

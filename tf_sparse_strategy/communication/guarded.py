@@ -37,8 +37,8 @@ class Guarded(Switching):
         action="density"   from the next step on four times as many elements are sent, at most twice so
         action="dense"     this step returns the exact sum of all a_i, and the residuals are emptied
 
-    A check costs one all-reduce of 2 N elements and two selections. `CommunicationMonitor` logs eps, and how
-    many checks were beyond the limit.
+    A check costs an all-reduce of 2 N elements, one of a single number, and two selections.
+    `CommunicationMonitor` logs eps, and how many checks were beyond the limit.
 
     When not to use it: where steps are so few that a check in each 100th says nothing; and the bound that is
     right for a model is not known beforehand: look at what is logged in the first epochs.
@@ -149,6 +149,8 @@ class Guarded(Switching):
         k = self.scheme.count(n)
         difference = _top(both[0], k) - _top(tf.cast(summed, tf.float32), k)
         eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
+        # Workers act alike, also where they add up in another order, with another number of threads.
+        eps = collectives.all_reduce(eps, op="max", purpose="guard")
         if collectives.topology.rank == 0:
             tf.cond(eps > self.limit, lambda: self._tell(eps, n, state, collectives.topology), lambda: None)
         kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
