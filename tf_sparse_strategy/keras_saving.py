@@ -30,7 +30,7 @@ from absl import logging
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import wrap
+from tf_sparse_strategy.hooking import extended_of, wrap
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 
@@ -244,12 +244,13 @@ def _keep_best(original, callback, epoch, batch, logs):
 
 
 # What has not been sent belongs to the weights of one step. A kill may come between their files, so that each
-# file is named by its step, it is written before the weights, and older ones are removed after them.
+# file is named by its step, it is written before the weights, and older ones are removed after them. One worker
+# has nothing to send, but may find what several have left.
 
 
 def _back_up(original, callback):
     _require_newest_weights(callback.model)
-    extended = _extended_of(callback.model)
+    extended = extended_of(callback.model.distribute_strategy)
     if extended is not None and extended.gradients.memory.has_content:
         extended.gradients.memory.save(_residual_path(callback))
     if _is_follower(callback.model):
@@ -266,7 +267,7 @@ def _back_up(original, callback):
 
 
 def _begin_from_backup(original, callback, logs=None):
-    extended = _extended_of(callback.model)
+    extended = extended_of(callback.model.distribute_strategy)
     if extended is None:
         return original(callback, logs)
 
