@@ -244,8 +244,8 @@ def _keep_best(original, callback, epoch, batch, logs):
 
 
 # What has not been sent belongs to the weights of one step. A kill may come between their files, so that each
-# file is named by its step, it is written before the weights, and older ones are removed after them. One worker
-# has nothing to send, but may find what several have left.
+# file is named by its step, it is written before the weights, and older ones are removed after them. One
+# worker has nothing to send, but may find what several have left.
 
 
 def _back_up(original, callback):
