@@ -94,9 +94,9 @@ class TFRecords:
         with waiting.naming(f"the list of {str(pattern)[:200]}"):
             if isinstance(pattern, str | os.PathLike):
                 pattern = os.fspath(pattern)
-                self.paths = sorted(tf.io.gfile.glob(pattern))
+                self.paths = sorted(tf.io.gfile.glob(_absolute(pattern)))
             else:
-                self.paths = [os.fspath(path) for path in pattern]
+                self.paths = [_absolute(os.fspath(path)) for path in pattern]
             if not self.paths:
                 raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
             self.files = _stat_all(self.paths)
@@ -155,7 +155,8 @@ class TFRecords:
 class ImageFolder:
     """Images in one folder per class; `decode(image, label)` gets the file's bytes and an int64.
 
-    Labels number the classes in the order of their names (`class_names`).
+    Labels number the classes in the order of their names (`class_names`). Folders whose name begins with a
+    dot are none.
 
     Args:
       path: the folder of the folders; any file system that TensorFlow knows.
@@ -164,10 +165,12 @@ class ImageFolder:
     def __init__(self, path: str):
         self.files, labels = [], []
         with waiting.naming(f"the list of {path}"):
-            folders = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
-            self.class_names = [name for name in folders if tf.io.gfile.isdir(os.path.join(path, name))]
+            root = _absolute(os.fspath(path))
+            names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(root))
+            folders = [name for name in names if tf.io.gfile.isdir(os.path.join(root, name))]
+            self.class_names = [name for name in folders if not name.startswith(".")]
             for label, name in enumerate(self.class_names):
-                found = _list_folder(os.path.join(path, name))
+                found = _list_folder(os.path.join(root, name))
                 self.files += found
                 labels += [label] * len(found)
         if not self.files:
@@ -208,6 +211,11 @@ class ImageFolder:
             return image, tf.gather(labels, sample)
 
         return read
+
+
+def _absolute(path: str) -> str:
+    """What names the same file from every working directory: stores and copies are found by it."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def _list_folder(folder: str) -> list[SourceFile]:

@@ -180,8 +180,23 @@ def test_warm_names_what_cannot_be_decoded(tmp_path, pattern, shm, monkeypatch):
         cache.warm(progress=False)
 
 
+def test_files_are_known_from_every_working_directory(tmp_path, monkeypatch):
+    """Else "data/*" of two of them might be taken for the same."""
+    pattern, images = help_.records(tmp_path / "data"), help_.images(tmp_path / "images")
+    whole = [datacache.TFRecords(pattern), datacache.ImageFolder(str(images))]
+    monkeypatch.chdir(tmp_path)
+    pattern = os.path.relpath(pattern)
+    spelled = [datacache.TFRecords(pattern), datacache.ImageFolder("images")]
+    spelled.append(datacache.TFRecords(sorted(tf.io.gfile.glob(pattern))))
+    whole.append(whole[0])
+    assert [s.fingerprint for s in spelled] == [w.fingerprint for w in whole]
+
+
 def test_images(tmp_path, shm):
-    source = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
+    folder = help_.images(tmp_path / "images")
+    help_.images(folder / ".hidden")
+    (folder / ".hidden" / "class_0").rename(folder / ".class")
+    source = datacache.ImageFolder(str(folder))
     assert source.class_names == ["class_0", "class_1"] and len(source) == 24
     for local in (None, tmp_path / "local"):
         cache = datacache.DataCache(source, help_.decode_image, local, memory_dir=str(shm))
