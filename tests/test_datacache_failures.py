@@ -298,12 +298,12 @@ def test_a_deleted_source(pattern, shm, tmp_path):
 
 
 def test_hostile_names(tmp_path):
-    """Whatever files and classes are called, nothing is written beside the cache."""
+    """Whatever files and classes are called, nothing is written beside the cache. The first is no class."""
     source = tmp_path / "source"
     home = tmp_path / "many" / "levels" / "down"  # what climbs from here is still found
     shm, local = home / "shm", home / "local"
     shm.mkdir(parents=True)
-    for name in ("up\\..\\..", "-rf *", "$(touch pwned)", "a\nb", "ünï ☃"):
+    for name in ("..\\..", "up\\..\\..", "-rf *", "$(touch pwned)", "a\nb", "ünï ☃"):
         (source / name).mkdir(parents=True)
         image = tf.io.encode_jpeg(tf.zeros([help_.SIDE, help_.SIDE, 3], tf.uint8)).numpy()
         (source / name / "%2e%2e%2fx\n.jpg").write_bytes(image)

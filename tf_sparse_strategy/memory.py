@@ -91,7 +91,7 @@ class Memory(tf.train.experimental.PythonState):
     def _set_epoch(self, states) -> None:
         for state in states:
             for name in state:
-                if name.rpartition(".")[2] == EPOCH:  # also of a scheme within another
+                if _last(name) == EPOCH:
                     state[name].assign(self._epoch)
 
     def _initial(self, plan):
@@ -242,9 +242,14 @@ class Memory(tf.train.experimental.PythonState):
                 self.deserialize(file.read())
 
 
+def _last(name: str) -> str:
+    """A variable's own name, without the numbers of the schemes that hold the one it is of."""
+    return name.rpartition(".")[2]
+
+
 def _is_count(name) -> bool:
     """Whether a variable only counts, for the logs of this run; it is neither saved nor restored."""
-    return name.rpartition(".")[2] == BEYOND
+    return _last(name) == BEYOND
 
 
 def _take_common(arrays, values) -> None:
