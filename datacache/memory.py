@@ -143,7 +143,10 @@ class Memory:
         return str(path)
 
     def _fault_of(self, path: pathlib.Path, payload_bytes: int) -> str:
-        """Why a store that is there cannot be used; "" if it can."""
+        """What is wrong with a store that is there; "" if nothing is.
+
+        What this process lacks is no fault of the store, which others may use: it is raised.
+        """
         try:
             stats = native.store_stats(str(path))
             native.set_capacity(str(path), stats.capacity)

@@ -1,6 +1,7 @@
 """Memory and disks that are full, small, read-only, or asked for by several."""
 
 import re
+import resource
 import subprocess
 import sys
 
@@ -134,6 +135,27 @@ def test_read_only_root(pattern, shm, tmp_path):
 
 
 SAMPLE = 64 + 64 + 128  # bytes of a sample of `help_.cache` in memory
+
+
+def test_a_process_that_lacks_descriptors_leaves_the_store(pattern, shm, monkeypatch, caplog):
+    """It is no damage, and others use the file."""
+    help_.finished(help_.worker(pattern, shm, epochs=1))
+    fault_of = memory_level.Memory._fault_of
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def without_descriptors(*arguments):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            return fault_of(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory_level.Memory, "_fault_of", without_descriptors)
+        cache = help_.cache(pattern, shm)
+    assert cache.memory.path is None and "Too many open files" in caplog.text
+    stats = help_.cache(pattern, shm).stats()
+    assert stats["stored"] == 150
 
 
 def test_two_caches_share_what_is_free(pattern, shm):

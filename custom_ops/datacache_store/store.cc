@@ -52,11 +52,12 @@ std::string Store::Create(const std::string& path, int64_t samples, int64_t payl
   return error;
 }
 
-std::unique_ptr<Store> Store::Open(const std::string& path, std::string* error) {
+std::unique_ptr<Store> Store::Open(const std::string& path, Fault* fault) {
   std::unique_ptr<Store> store(new Store);
   store->fd_ = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (store->fd_ < 0) {
-    *error = Failure("cannot open", path);
+    const bool lacking = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+    *fault = {Failure("cannot open", path), !lacking};
     return nullptr;
   }
   Header header;
@@ -65,7 +66,7 @@ std::unique_ptr<Store> Store::Open(const std::string& path, std::string* error) 
                         fstat(store->fd_, &status) == 0;
   if (!readable || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 ||
       header.crc != Crc32c(0, &header, offsetof(Header, crc))) {
-    *error = path + " is not a store of this version, or its header is damaged";
+    *fault = {path + " is not a store of this version, or its header is damaged"};
     return nullptr;
   }
   // First that it can be in a file of this size: what does not fit could overflow when it is multiplied.
@@ -82,13 +83,13 @@ std::unique_ptr<Store> Store::Open(const std::string& path, std::string* error) 
     store->file_bytes_ = store->data_begin_ + store->samples_ * store->stride_;
   }
   if (!fits || status.st_size != store->file_bytes_) {
-    *error = path + " has been truncated, or its header is damaged";
+    *fault = {path + " has been truncated, or its header is damaged"};
     return nullptr;
   }
   CatchBusErrors();
   void* file = mmap(nullptr, store->file_bytes_, PROT_READ, MAP_SHARED | MAP_NORESERVE, store->fd_, 0);
   if (file == MAP_FAILED) {
-    *error = Failure("cannot map", path);
+    *fault = {Failure("cannot map", path), false};
     return nullptr;
   }
   store->file_ = static_cast<const char*>(file);
@@ -96,7 +97,7 @@ std::unique_ptr<Store> Store::Open(const std::string& path, std::string* error) 
   store->table_ = reinterpret_cast<const uint64_t*>(store->file_ + kPage);
   store->checked_.reset(new (std::nothrow) std::atomic<bool>[store->samples_]());
   if (store->checked_ == nullptr) {
-    *error = "no memory for the " + std::to_string(store->samples_) + " samples of " + path;
+    *fault = {"no memory for the " + std::to_string(store->samples_) + " samples of " + path, false};
     return nullptr;
   }
   return store;

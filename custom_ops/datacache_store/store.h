@@ -50,12 +50,18 @@ struct Stats {
   int64_t hits, misses, bytes_read, put, rejected, corrupt;  // of this process
 };
 
+// Why a file cannot be opened: what is wrong with it, unless this process lacks memory or descriptors.
+struct Fault {
+  std::string text;
+  bool of_file = true;
+};
+
 class Store {
  public:
   // Makes a file at `path`, which must not exist; returns what went wrong, "" if nothing.
   static std::string Create(const std::string& path, int64_t samples, int64_t payload_bytes);
-  // Opens it; nullptr and `error` when it cannot be opened or is not a store.
-  static std::unique_ptr<Store> Open(const std::string& path, std::string* error);
+  // Opens it; nullptr and `fault` when it cannot be opened or is not a store.
+  static std::unique_ptr<Store> Open(const std::string& path, Fault* fault);
   ~Store();
 
   // Copies a sample; false where it is absent. Checks its crc unless this process has done so. `next`, any

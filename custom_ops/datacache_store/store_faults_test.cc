@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -159,8 +160,8 @@ TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {
     raw.seekp(offset);
     raw.put(static_cast<char>(before ^ (1 << random() % 8)));
     raw.flush();
-    std::string error;
-    const auto store = Store::Open(file.path, &error);
+    Fault fault;
+    const auto store = Store::Open(file.path, &fault);
     if (store == nullptr) {
       ++unreadable;
     } else {
@@ -209,21 +210,36 @@ TEST(StoreFaultsTest, ExaminedSamplesAreNotCheckedAgain) {
 
 TEST(StoreFaultsTest, WhatIsNoStoreIsRefused) {
   TemporaryFile file;
-  std::string error;
-  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
-  EXPECT_NE(error.find("cannot open"), std::string::npos);
+  Fault fault;
+  EXPECT_EQ(Store::Open(file.path, &fault), nullptr);
+  EXPECT_NE(fault.text.find("cannot open"), std::string::npos);
   std::ofstream(file.path) << "no store";
-  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
-  EXPECT_NE(error.find("is not a store"), std::string::npos);
+  EXPECT_EQ(Store::Open(file.path, &fault), nullptr);
+  EXPECT_NE(fault.text.find("is not a store"), std::string::npos);
   EXPECT_NE(Store::Create(file.path, 1, 1), "");  // exists
   unlink(file.path.c_str());
   Created(file.path, 100, 100);
   EXPECT_EQ(truncate(file.path.c_str(), 9000), 0);
-  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
-  EXPECT_NE(error.find("truncated"), std::string::npos);
+  EXPECT_EQ(Store::Open(file.path, &fault), nullptr);
+  EXPECT_NE(fault.text.find("truncated"), std::string::npos);
   unlink(file.path.c_str());
   EXPECT_EQ(symlink("/etc/passwd", file.path.c_str()), 0);
-  EXPECT_EQ(Store::Open(file.path, &error), nullptr);
+  EXPECT_EQ(Store::Open(file.path, &fault), nullptr);
+  EXPECT_TRUE(fault.of_file);
+}
+
+TEST(StoreFaultsTest, WhatTheProcessLacksIsNoFaultOfTheFile) {
+  TemporaryFile file;
+  Created(file.path, 100, 100);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  Fault fault;
+  EXPECT_EQ(Store::Open(file.path, &fault), nullptr);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(fault.of_file) << fault.text;
+  EXPECT_NE(Store::Open(file.path, &fault), nullptr);
 }
 
 // With the right checksum: sizes that overflow, or that fit no file of this size.
@@ -251,9 +267,9 @@ TEST(StoreFaultsTest, AForgedHeaderIsRefused) {
     std::memcpy(header + 24, &crc, 4);
     std::fstream(file.path, std::ios::in | std::ios::out | std::ios::binary).write(header, sizeof(header));
     ASSERT_EQ(truncate(file.path.c_str(), sizes.file_bytes), 0);
-    std::string error;
-    EXPECT_EQ(Store::Open(file.path, &error), nullptr) << sizes.samples << " " << sizes.payload_bytes;
-    EXPECT_NE(error.find("header is damaged"), std::string::npos) << error;
+    Fault fault;
+    EXPECT_EQ(Store::Open(file.path, &fault), nullptr) << sizes.samples << " " << sizes.payload_bytes;
+    EXPECT_NE(fault.text.find("header is damaged"), std::string::npos) << fault.text;
   }
 }
 
@@ -265,8 +281,8 @@ TEST(StoreFaultsTest, AWriterKilledAtAnyMomentLeavesWholeSamples) {
   for (int round = 0; round < 200; ++round) {
     const pid_t child = fork();
     if (child == 0) {
-      std::string error;
-      const auto own = Store::Open(file.path, &error);
+      Fault fault;
+      const auto own = Store::Open(file.path, &fault);
       for (int64_t k = 0;; ++k) {
         own->Release({k % samples});
         PutSample(own.get(), (k + 1) % samples);
@@ -292,8 +308,8 @@ TEST(StoreFaultsTest, AKilledWriterLosesNoRoom) {
     const auto store = Created(file.path, samples, 3000);
     const pid_t child = fork();
     if (child == 0) {
-      std::string error;
-      const auto own = Store::Open(file.path, &error);
+      Fault fault;
+      const auto own = Store::Open(file.path, &fault);
       for (int64_t id = samples - 1; id >= 0; --id) PutSample(own.get(), id);
       _exit(0);
     }

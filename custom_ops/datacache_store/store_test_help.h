@@ -33,9 +33,9 @@ class TemporaryFile {
 };
 
 inline std::unique_ptr<Store> Opened(const std::string& path) {
-  std::string error;
-  std::unique_ptr<Store> store = Store::Open(path, &error);
-  EXPECT_NE(store, nullptr) << error;
+  Fault fault;
+  std::unique_ptr<Store> store = Store::Open(path, &fault);
+  EXPECT_NE(store, nullptr) << fault.text;
   return store;
 }
 

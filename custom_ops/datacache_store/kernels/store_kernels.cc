@@ -41,10 +41,11 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
   if (found != entries->end() && (!exists || found->second.inode == status.st_ino)) {
     return found->second.store;
   }
-  std::string error;
-  std::shared_ptr<Store> store = Store::Open(path, &error);
+  datacache::Fault fault;
+  std::shared_ptr<Store> store = Store::Open(path, &fault);
+  if (store == nullptr && !fault.of_file) return errors::ResourceExhausted(fault.text);
   if (store == nullptr) {
-    return errors::FailedPrecondition(error, "; delete it (`tss cache clear`) to begin anew.");
+    return errors::FailedPrecondition(fault.text, "; delete it (`tss cache clear`) to begin anew.");
   }
   (*entries)[path] = {store, status.st_ino};
   return store;
@@ -276,11 +277,11 @@ class SetCapacityOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
-    OP_REQUIRES(context, store->SetCapacity(context->input(0).scalar<int64_t>()()),
+    const bool done = store->SetCapacity(context->input(0).scalar<int64_t>()());
+    OP_REQUIRES(context, done || store->truncated(), errors::ResourceExhausted(path_, " cannot be locked"));
+    OP_REQUIRES(context, done,
                 errors::FailedPrecondition(
-                    path_, store->truncated()
-                               ? " has been truncated; delete it (`tss cache clear`) to begin anew."
-                               : " cannot be locked; name a tmpfs with memory_dir=."));
+                    path_, " has been truncated; delete it (`tss cache clear`) to begin anew."));
   }
 };
 
