@@ -9,8 +9,8 @@ from examples.digits.train import Result, load, train
 RECORD = RECIPES["record"]
 QUICK = dataclasses.replace(RECORD, phases=((8, 2), (12, 2)), sparse_epochs=2)
 WARM_UP = 2 / 7  # part of a run until the learning rate is reached
-# LARS divides by a gradient's norm, and so hides what is missing from it.
-ADAM = {name: getattr(RECIPES["short"], name) for name in ("optimizer", "learning_rate", "pto")}
+# For LARS divides by a gradient's norm, and so hides what is missing from it.
+SGD = {"optimizer": "sgd", "learning_rate": 0.2, "pto": None}
 
 
 def steps(config: Config) -> int:
@@ -18,10 +18,10 @@ def steps(config: Config) -> int:
     return len(load(config.seed)[0][0]) // config.global_batch_size
 
 
-def trained(config: Config, strategy, seed: int, adam: bool) -> Result:
+def trained(config: Config, strategy, seed: int, sgd: bool) -> Result:
     """The recipe, but gradients summed as `strategy` does; collective."""
     with tempfile.TemporaryDirectory() as folder:
-        changes = ADAM if adam else {}
+        changes = SGD if sgd else {}
         return train(dataclasses.replace(config, seed=seed, output_dir=folder, **changes), strategy)
 
 

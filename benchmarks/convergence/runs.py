@@ -1,5 +1,7 @@
 """The schemes that are compared, as epochs go by."""
 
+import functools
+
 from tf_sparse_strategy.communication import (
     Communication,
     Dense,
@@ -11,10 +13,17 @@ from tf_sparse_strategy.communication import (
 
 DENSITY, LITTLE = 0.01, 0.001
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
-AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, Adam"
+AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
+BY_SGD = ("dense, SGD", KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
+CODED = "ShardedTopK, fp16 + delta"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
-THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, "OkTopK": OkTopK}
+THROUGHOUT = {
+    "HiTopK": HiTopK,
+    "ShardedTopK": ShardedTopK,
+    CODED: functools.partial(ShardedTopK, wire_dtype="float16", index_coding="delta"),
+    "OkTopK": OkTopK,
+}
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
 
@@ -32,7 +41,7 @@ def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     for name, density in ((AT_ONCE, DENSITY), (KEPT, LITTLE)):
         found[name] = HiTopK(density)
         found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
-    return found
+    return found | {BY_SGD[0]: Dense()}
 
 
 def words(warm_up: int) -> dict[str, Communication]:

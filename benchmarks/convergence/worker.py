@@ -20,7 +20,7 @@ def of_digits(quick: bool) -> tuple[dict[str, Communication], Callable, dict]:
     facts = {"epochs": config.epochs}
 
     def reach(strategy, name, seed):
-        result = digits.trained(config, strategy, seed, adam=name in (runs.KEPT, runs.WITHOUT[runs.KEPT]))
+        result = digits.trained(config, strategy, seed, sgd=name in runs.BY_SGD)
         if name == runs.RECIPE:
             facts["part sent"] = max(facts.get("part sent", 0), digits.part_sent(result, config))
         return result.test_accuracy

@@ -16,7 +16,9 @@ class Config(Settings):
     phases: tuple[tuple[int, int], ...] = setting(
         "Image sizes in pixels and their epochs, e.g. 8:13,12:11,16:4.", parse=parse_phases
     )
-    optimizer: str = setting("LARS is for large batches.", choices=("adam", "lars"))
+    optimizer: str = setting(
+        "LARS is for large batches; SGD has a momentum of 0.9.", choices=("adam", "lars", "sgd")
+    )
     label_smoothing: float = setting("Part of a label that is spread over all classes.", 0.0)
     synthetic: bool = setting("Train on noise instead of images, to measure speed.", False)
     output_dir: str = setting(

@@ -65,6 +65,8 @@ def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:
     schedule = RiseAndFall([(steps, config.epochs)], peak, rising=2 / 7, last=peak / 100)
     if config.optimizer == "adam":
         return keras.optimizers.Adam(schedule)
+    if config.optimizer == "sgd":
+        return keras.optimizers.SGD(schedule, momentum=0.9)
     return lars_pto.LARS(schedule, weight_decay=1e-4, parallel=config.pto or "auto")
 
 
