@@ -24,10 +24,10 @@ def on_wire(values: np.ndarray, wire_dtype: str | None) -> np.ndarray:
     return values.astype(_HALVES[wire_dtype]).astype(np.float32)
 
 
-def compress(acc: np.ndarray, density: float, wire_dtype: str | None) -> np.ndarray:
-    """The vector [n] that is sent of `acc` [n]: its K largest entries, zero elsewhere."""
+def compress(acc: np.ndarray, k: int, wire_dtype: str | None) -> np.ndarray:
+    """The vector [n] that is sent of `acc` [n]: its k largest entries, zero elsewhere."""
     sent = np.zeros_like(acc)
-    chosen = top_k(acc, count(density, len(acc)))
+    chosen = top_k(acc, k)
     sent[chosen] = on_wire(acc[chosen], wire_dtype)
     return sent
 
@@ -78,7 +78,7 @@ class HiTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = np.stack([compress(a, self.density, self.wire_dtype) for a in acc])
+        sent = np.stack([compress(a, count(self.density, len(a)), self.wire_dtype) for a in acc])
         self.keep(shard, acc - sent)
         total = np.zeros_like(acc[0])
         for part in sent:
@@ -121,6 +121,10 @@ class ShardedTopK(_Model):
 
     hierarchical = True
 
+    def __init__(self, *args, applied=1, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.applied = applied
+
     def sum_shard(self, acc, shard):
         run = min(512, self.length // (64 * self.holders)) or 1
         block_of = np.arange(self.length) // run % self.holders
@@ -134,11 +138,12 @@ class ShardedTopK(_Model):
             total = np.zeros(size, np.float32)
             for holder in range(self.holders):
                 if holder != block:
-                    sent = compress(blocks[holder, block], self.density, self.wire_dtype)
+                    sent = compress(blocks[holder, block], count(self.density, size), self.wire_dtype)
                     kept[holder, block] -= sent
                     total += sent
             total += blocks[block, block]
-            result[block] = compress(total, self.density, self.wire_dtype)
+            winners = min(size, round(self.applied * count(self.density, size)))
+            result[block] = compress(total, winners, self.wire_dtype)
             kept[block, block] = total - result[block]
         left, total = np.zeros_like(acc), np.zeros_like(acc[0])
         for block, where in enumerate(dealt):
@@ -154,13 +159,13 @@ class GTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = [compress(a, self.density, self.wire_dtype) for a in acc]
+        sent = [compress(a, count(self.density, len(a)), self.wire_dtype) for a in acc]
         kept = acc - np.stack(sent)
         standing = list(range(self.holders))
         while len(standing) > 1:
             for receiver, sender in zip(standing[::2], standing[1::2], strict=False):
                 total = sent[receiver] + sent[sender]
-                sent[receiver] = compress(total, self.density, self.wire_dtype)
+                sent[receiver] = compress(total, count(self.density, len(total)), self.wire_dtype)
                 kept[receiver] += total - sent[receiver]
             standing = standing[::2]
         self.keep(shard, kept)

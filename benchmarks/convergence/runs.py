@@ -16,12 +16,12 @@ DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
 BY_SGD = ("dense, SGD", KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
-CODED = "ShardedTopK, fp16 + delta"
+TWICE = "ShardedTopK, applied=2, fp16 + delta"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 THROUGHOUT = {
     "HiTopK": HiTopK,
     "ShardedTopK": ShardedTopK,
-    CODED: functools.partial(ShardedTopK, wire_dtype="float16", index_coding="delta"),
+    TWICE: functools.partial(ShardedTopK, applied=2, wire_dtype="float16", index_coding="delta"),
     "OkTopK": OkTopK,
 }
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018

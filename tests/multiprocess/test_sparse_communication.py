@@ -4,6 +4,7 @@ Workers pose as nodes in several ways, whatever machine they are on: the topolog
 """
 
 import dataclasses
+import math
 import os
 
 import numpy as np
@@ -112,6 +113,7 @@ def test_density_one_is_dense_bit_for_bit(kind, here):
 
 VARIANTS = [(kind, {"error_feedback": e}) for kind in SCHEMES for e in (True, False)]
 VARIANTS += [(kind, {"wire_dtype": "float16", "index_coding": "delta"}) for kind in MESSAGES]
+VARIANTS += [(ShardedTopK, {"applied": 2.5}), (ShardedTopK, {"applied": 40, "wire_dtype": "bfloat16"})]
 VARIANTS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3})]
 
 
@@ -309,6 +311,8 @@ def test_sharded_volume_does_not_grow_with_nodes(topology):
         assert sent / (bound * (m - 1) / m) == pytest.approx(2, rel=0.02)
         coded = ShardedTopK(density, wire_dtype="float16", index_coding="delta")
         assert coded.cost(n, apart, FREE).bytes.cross / (bound * (m - 1) / m) < 0.8
+        twice = dataclasses.replace(coded, applied=2)
+        assert twice.cost(n, apart, FREE).bytes.cross / (bound * (m - 1) / m) < 1.2
         assert HiTopK(density).cost(n, apart, FREE).bytes.cross == pytest.approx(bound * (m - 1), rel=0.01)
 
 
@@ -316,6 +320,7 @@ WRONG = [(kind, {"density": density}) for kind in SCHEMES for density in (0, 1.5
 WRONG += [(kind, {"wire_dtype": "int8"}) for kind in MESSAGES]
 WRONG += [(kind, {"index_coding": "gaps"}) for kind in MESSAGES]
 WRONG += [(kind, {"selector": "random"}) for kind in MESSAGES]
+WRONG += [(ShardedTopK, {"applied": applied}) for applied in (0.5, math.inf, math.nan)]
 WRONG += [(OkTopK, {"threshold_period": 0}), (OkTopK, {"boundary_period": -1})]
 
 

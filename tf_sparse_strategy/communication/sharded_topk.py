@@ -1,6 +1,7 @@
 """ShardedTopK: each node sums a block of the selected entries; volume does not grow with the nodes."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -78,7 +79,7 @@ class ShardedTopK(MessageCommunication):
         a_i = s_ij + r_ij, dealt to blocks a_i1 ... a_iM
         c_im = the k entries of a_im of largest magnitude,  to each node m other than i
         t_m = a_mm + sum of c_im over i other than m
-        d_m = the k entries of t_m of largest magnitude,    to all nodes
+        d_m = the a k entries of t_m of largest magnitude,  to all nodes
         block m of r_ij <- a_im - c_im,   of r_mj <- t_m - d_m
 
     Who drops keeps: sum_i (s_ij + r_ij) = d + sum_i r_ij(new). A node's own block takes part whole, which
@@ -86,31 +87,49 @@ class ShardedTopK(MessageCommunication):
     to win a selection before.
 
     With w words for k entries (2k+1 with the defaults), per worker, between nodes: an all-to-all of
-    4 w (M-1) bytes and an all-gather of as many, together 16 K (M-1)/M bytes with K = density n, whatever
-    the number of nodes (`HiTopK`: 8 K (M-1)). All messages have one size; there is no threshold that
-    could drift.
+    4 w (M-1) bytes and an all-gather of a times as many, together 8 (1+a) K (M-1)/M bytes with
+    K = density n and a = `applied`, whatever the number of nodes (`HiTopK`: 8 K (M-1)). All messages have
+    one size; there is no threshold that could drift.
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
-    up to M times as many entries a step, which may outweigh its bytes on three. Only K entries of the
-    sum are applied here: models learn somewhat slower for it (docs/convergence.md). On one node it is
-    `Dense`.
+    up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the
+    sum are applied here: with a = 1 small models learn somewhat slower for it, with a = 2 they do not
+    (docs/convergence.md); coded, that costs fewer bytes than a = 1 does otherwise. On one node it is `Dense`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
+      applied: a, entries of a block's sum that are applied, for each that a node sends of the block;
+        at least 1.
+
+    Raises:
+      ValueError: an argument is not one of these.
 
     Example:
       >>> import tf_sparse_strategy as tss
-      >>> strategy = tss.SparseStrategy(communication=tss.communication.ShardedTopK(density=0.01))
+      >>> scheme = tss.communication.ShardedTopK(
+      ...     density=0.01, applied=2, wire_dtype="float16", index_coding="delta"
+      ... )
+      >>> strategy = tss.SparseStrategy(communication=scheme)
 
     Source: this library; in one hop what the spar-reduce-scatter of Zhao et al., "SparDL: Distributed
     Deep Learning Training with Efficient Sparse Communication", ICDE 2024, does in log M, on the shards
     of Shi et al., MLSys 2021.
     """
 
+    applied: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 1 <= self.applied < math.inf:
+            raise ValueError(
+                f"ShardedTopK(applied={self.applied!r}) must be at least 1 and finite, e.g. 2 to apply two "
+                "entries for each that a node sends."
+            )
+
     def _sum_shard(self, x, state, share, collectives):
         own = state.get(RESIDUAL)
         n, holders, here = x.shape[0], share.holders, share.holder
-        dealing, packing = Dealing(n, holders), self._block(n, share)
+        dealing, (packing, of_sum) = Dealing(n, holders), self._packings(n, share)
         acc = dealing.deal(x if own is None else x + own)
         others = tf.concat([acc[:here], acc[here + 1 :]], axis=0)
         values, indices = select(others, packing.k, self.selector)
@@ -119,31 +138,33 @@ class ShardedTopK(MessageCommunication):
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
         arrived, finite = unpack_and_add(received, packing, holders - 1)
         total = (arrived + acc[here])[tf.newaxis]
-        winners, where = mstopk(total, packing.k)
-        message = packing.pack(winners, where, finite)  # where `total` is not, its winners tell
+        winners, where = mstopk(total, of_sum.k)
+        message = of_sum.pack(winners, where, finite)  # where `total` is not, its winners tell
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
-        summed, finite = self._spread(gathered, packing, holders, packing.n, share, collectives)
-        blocks = tf.reshape(summed, [share.shards, holders, packing.n])
+        summed, finite = self._spread(gathered, of_sum, holders, of_sum.n, share, collectives)
+        blocks = tf.reshape(summed, [share.shards, holders, of_sum.n])
         whole = tf.reshape(dealing.collect(blocks), [-1])
         if own is None:
             return whole, {}, finite
         unsent = take_out(others, indices, packing.lost(values))
-        dropped = take_out(total, where, packing.lost(winners))
+        dropped = take_out(total, where, of_sum.lost(winners))
         kept = tf.concat([unsent[:here], dropped, unsent[here:]], axis=0)
         return whole, {RESIDUAL: dealing.collect(kept)}, finite
 
-    def _block(self, n: int, share: Share) -> Packing:
-        return self.packing(Dealing(n, share.holders).length)
+    def _packings(self, n: int, share: Share) -> tuple[Packing, Packing]:
+        """The messages of a block, and of its sum."""
+        of_block = self.packing(Dealing(n, share.holders).length)
+        winners = min(of_block.n, round(self.applied * of_block.k))
+        return of_block, dataclasses.replace(of_block, k=winners)
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
-        block = self._block(n, share)
-        message = 4 * block.words
+        of_block, of_sum = self._packings(n, share)
         return (
             cost_model.selection(n, model)
-            + cost_model.all_to_all(topology, message * share.holders, model, share.group)
-            + cost_model.all_gather(topology, message, model, share.group)
+            + cost_model.all_to_all(topology, 4 * of_block.words * share.holders, model, share.group)
+            + cost_model.all_gather(topology, 4 * of_sum.words, model, share.group)
         )
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
-        block = self._block(n, share)
-        return share.holders * block.words, share.holders * block.n + 1
+        _, of_sum = self._packings(n, share)
+        return share.holders * of_sum.words, share.holders * of_sum.n + 1
