@@ -234,8 +234,9 @@ class DataCache:
     ) -> None:
         """Reads and decodes now, with a progress bar, what is not in memory yet and has room there.
 
-        Without arguments, all samples. With those of `dataset`, the samples of its first epoch: with "local"
-        those of every epoch. Each worker of a machine then reads its part.
+        Without arguments, all samples, in each process that calls it: let one of a machine do so. With
+        those of `dataset`, the samples of its first epoch: with "local" those of every epoch. Each worker of
+        a machine then reads its part.
 
         Args:
           batch_size, seed, shuffle, input_context: as for `dataset`.

@@ -81,7 +81,8 @@ class Exchange:
         self._moves, self._received = Moves([], []), []
 
     def start(self, epoch: int) -> None:
-        """Begins what epoch `epoch` (1 or more) needs."""
+        """Begins what epoch `epoch` (1 or more) needs; finishes first what was begun and not finished."""
+        self.finish()
         self._moves = moves(epoch, self._plan, self._node_of_worker, self._node)
         self._error = None
         self._thread = threading.Thread(target=self._transfer, name="datacache exchange", daemon=True)

@@ -6,6 +6,7 @@ them (local.py). `encoded_sizes` are the bytes that samples have before they are
 """
 
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -108,20 +109,27 @@ class TFRecords:
     def open(self, copies: LocalCopies) -> None:
         """Reads where the records are: from the index of an earlier run, or from the files."""
         self._copies = copies
-        self._index = copies.load_index(self.fingerprint, [file.size for file in self.files])
-        if self._index is not None:
-            return
+        saved = copies.load_index(self.fingerprint, [file.size for file in self.files])
+        if saved is None and self._index is None:
+            self._index = self._read_index()
+        if saved is None:
+            copies.save_index(self.fingerprint, self._index)
+        else:
+            self._index = saved
+
+    def _read_index(self) -> np.ndarray:
+        """Of each record, its file, first byte and length; reads all files, into their copies."""
 
         def offsets(file: SourceFile) -> np.ndarray:
-            return native.record_index(file.path, copies.path(file.path, file.stamp), file.stamp).numpy()
+            copy = self._copies.path(file.path, file.stamp)
+            return native.record_index(file.path, copy, file.stamp).numpy()
 
         with futures.ThreadPoolExecutor(_THREADS) as pool:
             found = list(pool.map(offsets, self.files))
         numbers = np.concatenate([np.full(len(one) - 1, i) for i, one in enumerate(found)])
         begins = np.concatenate([one[:-1] for one in found])
         ends = np.concatenate([one[1:] for one in found])
-        self._index = np.stack([numbers, begins, ends - begins]).astype(np.int64)
-        copies.save_index(self.fingerprint, self._index)
+        return np.stack([numbers, begins, ends - begins]).astype(np.int64)
 
     def __len__(self) -> int:
         if self._index is None:
@@ -167,10 +175,12 @@ class ImageFolder:
         with waiting.naming(f"the list of {path}"):
             root = _absolute(os.fspath(path))
             names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(root))
-            folders = [name for name in names if tf.io.gfile.isdir(os.path.join(root, name))]
-            self.class_names = [name for name in folders if not name.startswith(".")]
-            for label, name in enumerate(self.class_names):
-                found = _list_folder(os.path.join(root, name))
+            names = [name for name in names if not name.startswith(".")]
+            paths = [os.path.join(root, name) for name in names]
+            with futures.ThreadPoolExecutor(_THREADS) as pool:
+                are_folders = list(pool.map(tf.io.gfile.isdir, paths))
+            self.class_names = list(itertools.compress(names, are_folders))
+            for label, found in enumerate(_list_folders(list(itertools.compress(paths, are_folders)))):
                 self.files += found
                 labels += [label] * len(found)
         if not self.files:
@@ -218,11 +228,22 @@ def _absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
-def _list_folder(folder: str) -> list[SourceFile]:
-    """The images of a folder, in the order of their names."""
-    if "://" in folder:
-        names = sorted(name for name in tf.io.gfile.listdir(folder) if name.lower().endswith(IMAGES))
-        return _stat_all([os.path.join(folder, name) for name in names])
+def _list_folders(folders: list[str]) -> list[list[SourceFile]]:
+    """The images of each of some folders of one file system, in the order of their names."""
+    with futures.ThreadPoolExecutor(_THREADS) as pool:
+        if not any("://" in folder for folder in folders):
+            return list(pool.map(_list_mounted, folders))
+        paths = list(pool.map(_list_remote, folders))
+        found = pool.map(_stat, itertools.chain.from_iterable(paths))
+        return [list(itertools.islice(found, len(of_folder))) for of_folder in paths]
+
+
+def _list_remote(folder: str) -> list[str]:
+    names = sorted(name for name in tf.io.gfile.listdir(folder) if name.lower().endswith(IMAGES))
+    return [os.path.join(folder, name) for name in names]
+
+
+def _list_mounted(folder: str) -> list[SourceFile]:
     with os.scandir(folder) as entries:  # a call per folder less than gfile, and no parsing of URLs
         images = [entry for entry in entries if entry.name.lower().endswith(IMAGES)]
         found = [

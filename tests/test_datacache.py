@@ -108,39 +108,6 @@ def test_warm_reads_a_workers_part(shuffle, pattern, shm, capsys):
     assert native.read_stats().original_reads == read
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_a_url(copied, shm, tmp_path):
-    """Any file system of TensorFlow's; here its own in memory."""
-    directory = f"ram://{tmp_path.name}"
-    tf.io.gfile.makedirs(directory)
-    for path in pathlib.Path(help_.records(tmp_path / "source")).parent.iterdir():
-        with tf.io.gfile.GFile(f"{directory}/{path.name}", "wb") as file:
-            file.write(path.read_bytes())
-    cache = help_.cache(f"{directory}/*.tfrecord", shm, tmp_path / "local" if copied else None)
-    before = native.read_stats()
-    for _ in range(2):
-        assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
-    after = native.read_stats()
-    assert after.copies - before.copies == 0 and after.local_reads - before.local_reads == 150 * copied
-
-
-def test_a_url_of_images(shm, tmp_path):
-    directory = f"ram://{tmp_path.name}"
-    folder = help_.images(tmp_path / "images")
-    for path in folder.glob("*/*.jpg"):
-        target = f"{directory}/{path.relative_to(folder)}"
-        tf.io.gfile.makedirs(target.rpartition("/")[0])
-        with tf.io.gfile.GFile(target, "wb") as file:
-            file.write(path.read_bytes())
-    sources = [datacache.ImageFolder(place) for place in (directory, str(folder))]
-    batches = [
-        next(iter(datacache.DataCache(s, help_.decode_image, memory_dir=str(shm)).dataset(24, epochs=1)))
-        for s in sources
-    ]
-    for one, other in zip(*map(tf.nest.flatten, batches), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_without_memory_and_without_copies(pattern, shm):
     cache = help_.cache(pattern, shm, memory=0)
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
@@ -178,63 +145,6 @@ def test_warm_names_what_cannot_be_decoded(tmp_path, pattern, shm, monkeypatch):
     cache = datacache.DataCache(samples, lambda x: tf.ensure_shape(x, []), memory_dir=str(shm), version="1")
     with pytest.raises(ValueError, match="sample 70 cannot be read or decoded: .*(\n.*)*on fire"):
         cache.warm(progress=False)
-
-
-def test_files_are_known_from_every_working_directory(tmp_path, monkeypatch):
-    """Else "data/*" of two of them might be taken for the same."""
-    pattern, images = help_.records(tmp_path / "data"), help_.images(tmp_path / "images")
-    whole = [datacache.TFRecords(pattern), datacache.ImageFolder(str(images))]
-    monkeypatch.chdir(tmp_path)
-    pattern = os.path.relpath(pattern)
-    spelled = [datacache.TFRecords(pattern), datacache.ImageFolder("images")]
-    spelled.append(datacache.TFRecords(sorted(tf.io.gfile.glob(pattern))))
-    whole.append(whole[0])
-    assert [s.fingerprint for s in spelled] == [w.fingerprint for w in whole]
-
-
-def test_images(tmp_path, shm):
-    folder = help_.images(tmp_path / "images")
-    help_.images(folder / ".hidden")
-    (folder / ".hidden" / "class_0").rename(folder / ".class")
-    source = datacache.ImageFolder(str(folder))
-    assert source.class_names == ["class_0", "class_1"] and len(source) == 24
-    for local in (None, tmp_path / "local"):
-        cache = datacache.DataCache(source, help_.decode_image, local, memory_dir=str(shm))
-        for _ in range(2):
-            for pixels, labels in cache.dataset(8, epochs=1):
-                numbers = np.round(pixels.numpy().mean(axis=(1, 2, 3)) / 9)
-                np.testing.assert_array_equal(numbers // 12, labels)
-    assert cache.stats()["memory_hits"] >= 48
-
-
-def test_samples_by_number(shm):
-    source = datacache.Samples(10, lambda i: (i, 2 * i))
-    cache = datacache.DataCache(source, lambda i, j: tf.stack([i, j]), memory_dir=str(shm))
-    assert cache.sample(4).numpy().tolist() == [4, 8]
-    rows = np.concatenate([batch.numpy() for batch in cache.dataset(3, epochs=1)])
-    assert sorted(rows.tolist()) == [[i, 2 * i] for i in range(10)]
-
-
-def test_two_functions_of_numbers_are_two_sources(shm):
-    def source(images):
-        return datacache.Samples(10, lambda i: tf.gather(images, i))
-
-    for images in (np.arange(10), np.arange(10) * 5):
-        cache = datacache.DataCache(source(images), lambda x: x, memory_dir=str(shm))
-        rows = np.concatenate([batch.numpy() for batch in cache.dataset(5, epochs=1)])
-        assert sorted(rows.tolist()) == images.tolist()
-    assert source(np.arange(10)).fingerprint == source(np.arange(10)).fingerprint
-
-
-def test_a_read_function_that_tells_nothing_needs_a_fingerprint():
-    class Images:
-        def read(self, i):
-            return i
-
-    with pytest.raises(ValueError, match="pass fingerprint="):
-        datacache.Samples(10, Images().read)
-    one, other = (datacache.Samples(10, Images().read, name) for name in ("mnist", "fashion"))
-    assert one.fingerprint != other.fingerprint
 
 
 def test_a_second_run_begins_warm(pattern, shm, tmp_path):

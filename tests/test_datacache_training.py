@@ -198,6 +198,10 @@ def test_an_exchange_that_fails_says_so(pattern, shm):
     swap.start(1)
     with pytest.raises(ConnectionError, match="gone"):
         swap.finish()
+    swap.start(2)
+    with pytest.raises(ConnectionError, match="gone"):  # of epoch 2, which nobody has finished
+        swap.start(3)
+    assert swap.finish() == 0
     with pytest.raises(ValueError, match="nothing to exchange"):
         exchange.Exchange(cache, cache.order(8), [0], 0, broken)
 

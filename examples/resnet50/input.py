@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from datacache import DataCache, TFRecords
+from datacache.local import LocalCopies
 from examples.resnet50 import images, records
 from examples.resnet50.config import Config, Phase
 from tf_sparse_strategy.input import without_tuning
@@ -80,6 +81,8 @@ class Data:
         self._sources = {
             split: TFRecords(records.files(data_dir, split)) for split in ("train", "validation")
         }
+        for source in self._sources.values():
+            source.open(LocalCopies(config.cache_dir))  # reads records' places once, and into local copies
         self._caches = {}
         self._aspects = None
 
