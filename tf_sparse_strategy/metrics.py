@@ -209,17 +209,16 @@ class SchemeCounts:
 def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker of a `SparseStrategy` knows of its sparse sums."""
     topology, buckets = strategy.topology, strategy.residual.buckets
-    passed = [max(found) for _, state in buckets if (found := _values(state, oktopk.PASSED))]
+    used = [(bucket, strategy.communication.in_use(state, topology)) for bucket, state in buckets]
+    passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
     total = sum(bucket.num_elements for bucket, _ in buckets)
     sparse = sum(
-        bucket.num_elements
-        for bucket, state in buckets
-        if _is_sparse(strategy.communication.current(state, topology), bucket, topology)
+        bucket.num_elements for bucket, schemes in used if _is_sparse(schemes[-1][0], bucket, topology)
     )
     return SchemeCounts(
         tuple(probe.read()) if probe else SchemeCounts.noted,
         float(np.mean(passed)) if passed else 0.0,
-        max((eps for _, state in buckets for eps in _values(state, guarded.EPS)), default=0.0),
+        max((eps for _, schemes in used for eps in _of_schemes(schemes, guarded.EPS)), default=0.0),
         sum(beyond for _, state in buckets for beyond in _values(state, guarded.BEYOND)),
         sparse / total if total else 0.0,
     )
@@ -229,9 +228,15 @@ def schemes_in_use(strategy) -> dict[str, int]:
     """Elements of gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
     for bucket, state in strategy.residual.buckets:
-        name = repr(strategy.communication.current(state, strategy.topology))
+        scheme, _ = strategy.communication.in_use(state, strategy.topology)[-1]
+        name = repr(scheme)
         elements[name] = elements.get(name, 0) + bucket.num_elements
     return elements
+
+
+def _of_schemes(schemes, name) -> list[float]:
+    """The variables `name` of the schemes that summed the last step."""
+    return [float(state[name].numpy()) for _, state in schemes if name in state]
 
 
 def _values(state, name) -> list[float]:

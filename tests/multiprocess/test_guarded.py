@@ -60,6 +60,20 @@ def test_beyond_the_limit_a_step_is_dense(here):
     np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
 
 
+def test_an_exact_sum_that_overflows_is_not_taken(here):
+    """Each worker keeps a number, of which the sum is Inf: kept, they would be NaN for ever."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    if p != 2:  # on a node of its own each
+        return
+    run = sparse_runs.Run(Guarded(HiTopK(1 / N), limit=1e-6, every=2, action="dense"), here, N)
+    gradient = np.zeros(N, np.float32)
+    gradient[[rank, rank + 10, -1]] = 3e38, 2.5e38, 2e38
+    for sent in (gradient, np.ones(N, np.float32)):
+        assert np.isfinite(run.step(tf.constant(sent))).all()
+    assert run.variables[EPS].numpy() == np.inf
+    assert np.isfinite(run.variables["residual"]).all() and run.variables["residual"].numpy()[-1] > 1e38
+
+
 def test_beyond_the_limit_a_step_is_dense_without_error_feedback_too(here):
     p, rank = here.topology.num_workers, here.topology.rank
     scheme = Guarded(HiTopK(DENSITY, error_feedback=False), limit=1e-6, every=2, action="dense")

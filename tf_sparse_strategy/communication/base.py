@@ -59,10 +59,10 @@ class Communication(abc.ABC):
         """Whether what is not sent of a bucket stays in its state."""
         return False
 
-    def current(self, state: State, topology: Topology) -> "Communication":
-        """The scheme that summed the last step; of those that change, the one of then. Eager."""
-        del state, topology
-        return self
+    def in_use(self, state: State, topology: Topology) -> list[tuple["Communication", State]]:
+        """The scheme that summed the last step, with its variables, after those that chose it. Eager."""
+        del topology
+        return [(self, state)]
 
     def share(self, topology: Topology) -> Share:
         """Returns which part of which residual this worker keeps, where the scheme keeps any."""

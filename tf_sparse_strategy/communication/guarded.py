@@ -9,7 +9,7 @@ from tf_sparse_strategy import cost_model, residual, wire
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
 from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, State
@@ -156,7 +156,8 @@ class Guarded(Switching):
         kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
         if self.action != "dense":
             return summed, kept, eps
-        beyond = eps > self.limit
+        # Not where finite parts add up to Inf, of which no residual would recover.
+        beyond = tf.logical_and(eps > self.limit, all_finite(both[0]))
         if RESIDUAL not in state:
             return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps
         padded = tf.pad(both[0], [[0, share.shards * share.length(n) - n]])

@@ -29,7 +29,7 @@ class Piecewise(Switching):
 
     Args:
       phases: (start, scheme) pairs, starts ascending from 0. All sparse schemes must keep their
-        residuals alike: per node (HiTopK, ShardedTopK, GTopK, OkTopK) or per worker (TopKAllGather).
+        residuals alike: per node (HiTopK, ShardedTopK, GTopK, OkTopK, DGC) or per worker (TopKAllGather).
       unit: of the starts: "epoch", or "step", a step being one reduction of the gradients.
       flush: whether an exact phase begins by summing the residuals.
 
@@ -81,8 +81,8 @@ class Piecewise(Switching):
         if len({scheme.share(topology) for scheme in keeping}) > 1:
             raise ValueError(
                 f"Piecewise(phases=...): the residuals of {keeping} do not fit each other, some are "
-                "per node, others per worker. Use HiTopK, ShardedTopK and GTopK together, or TopKAllGather "
-                "alone."
+                "per node, others per worker. Use HiTopK, ShardedTopK, GTopK and OkTopK together, or "
+                "TopKAllGather alone."
             )
         forgetful = [s for _, s in self.phases if getattr(s, "error_feedback", True) is False]
         if keeping and forgetful:

@@ -55,10 +55,10 @@ class Switching(Communication):
     def _keeping(self, topology: Topology) -> list[Communication]:
         return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
 
-    def current(self, state: State, topology: Topology) -> Communication:
+    def in_use(self, state: State, topology: Topology) -> list[tuple[Communication, State]]:
         number = max(0, int(state[PHASE].numpy()))  # below 0 after another run's residual was restored
         scheme = self.schemes(topology)[number]
-        return scheme.current(State(_own(number, scheme, state)), topology)
+        return [(self, state), *scheme.in_use(State(_own(number, scheme, state)), topology)]
 
     def share(self, topology: Topology) -> Share:
         return [*self._keeping(topology), self.schemes(topology)[0]][0].share(topology)
