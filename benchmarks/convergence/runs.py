@@ -16,12 +16,16 @@ DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
 BY_SGD = ("dense, SGD", KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
-TWICE = "ShardedTopK, applied=2, fp16 + delta"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
+CODED = {  # ShardedTopK that applies 2, 3, 4 entries for each sent, in messages shorter than those of one
+    applied: functools.partial(ShardedTopK, applied=applied, wire_dtype="float16", index_coding="delta")
+    for applied in (2, 3, 4)
+}
+NAMES = {applied: f"ShardedTopK, applied={applied}, fp16 + delta" for applied in CODED}
 THROUGHOUT = {
     "HiTopK": HiTopK,
     "ShardedTopK": ShardedTopK,
-    TWICE: functools.partial(ShardedTopK, applied=2, wire_dtype="float16", index_coding="delta"),
+    NAMES[3]: CODED[3],
     "OkTopK": OkTopK,
 }
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
@@ -37,6 +41,7 @@ def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
+    found |= {NAMES[applied]: warmed_up(kind, warm_up) for applied, kind in CODED.items()}
     found[RECIPE] = recipe
     for name, density in ((AT_ONCE, DENSITY), (KEPT, LITTLE)):
         found[name] = HiTopK(density)
