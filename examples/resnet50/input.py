@@ -81,8 +81,9 @@ class Data:
         self._sources = {
             split: TFRecords(records.files(data_dir, split)) for split in ("train", "validation")
         }
+        copies = LocalCopies(config.cache_dir)
         for source in self._sources.values():
-            source.open(LocalCopies(config.cache_dir))  # reads records' places once, and into local copies
+            source.open(copies)  # before its size is asked for: files are read once, into the copies
         self._caches = {}
         self._aspects = None
 
