@@ -93,13 +93,13 @@ class ShardedTopK(MessageCommunication):
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the
-    sum are applied here: with a = 1 small models learn somewhat slower for it, with a = 2 they do not
-    (docs/convergence.md); coded, that costs fewer bytes than a = 1 does otherwise. On one node it is `Dense`.
+    sum are applied here, and with a = 1 models learn somewhat slower for it (docs/convergence.md). On one
+    node it is `Dense`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
       applied: a, entries of a block's sum that are applied, for each that a node sends of the block;
-        at least 1.
+        at least 1. With 3, coded messages are together shorter than uncoded ones with 1.
 
     Raises:
       ValueError: an argument is not one of these.
@@ -107,7 +107,7 @@ class ShardedTopK(MessageCommunication):
     Example:
       >>> import tf_sparse_strategy as tss
       >>> scheme = tss.communication.ShardedTopK(
-      ...     density=0.01, applied=2, wire_dtype="float16", index_coding="delta"
+      ...     density=0.01, applied=3, wire_dtype="float16", index_coding="delta"
       ... )
       >>> strategy = tss.SparseStrategy(communication=scheme)
 
