@@ -37,6 +37,9 @@ def test_the_rate_rises_and_falls_once():
     assert np.argmax(rates) == 19 and rates[19] == pytest.approx(8.0)
     assert all(np.diff(rates[:20]) > 0) and all(np.diff(rates[20:]) < 0)
     assert rates[69] == pytest.approx(0.08)
+    by_sgd = dataclasses.replace(config_lib.RECIPES["record"], optimizer="sgd", pto=None)
+    found = train.make_optimizer(by_sgd, steps=70)
+    assert isinstance(found, keras.optimizers.SGD) and found.momentum == 0.9
 
 
 def test_dense_learns_and_workers_agree(dense, comm):
@@ -104,7 +107,7 @@ BAD = [
     {"global_batch_size": 0},
     {"overlap": "yes"},
     {"learning_rate": -1.0},
-    {"optimizer": "sgd"},
+    {"optimizer": "rmsprop"},
     {"label_smoothing": 1.0},
     {"sparse_epochs": 11, "density": 0.1},
     {"density": 0.1},
