@@ -16,7 +16,6 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 
-
 KINDS = [TopKAllGather, HiTopK, ShardedTopK, GTopK, OkTopK]
 
 
