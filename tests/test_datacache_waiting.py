@@ -89,7 +89,7 @@ def test_a_list_that_hangs(of, pattern, tmp_path, monkeypatch, caplog):
     if of == "TFRecords":
         asked, listed, files = "_stat", pattern, 3
     else:
-        asked, listed, files = "_list_folder", str(help_.images(tmp_path / "images")), 24
+        asked, listed, files = "_list_mounted", str(help_.images(tmp_path / "images")), 24
     ask = getattr(source, asked)
 
     def slowly(path):
