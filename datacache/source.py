@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import NamedTuple
 
@@ -71,9 +71,10 @@ def _stat(path: str) -> SourceFile:
     return found
 
 
-def _stat_all(paths: list[str]) -> list[SourceFile]:
+def _ask_all(ask: Callable, paths: Iterable) -> list:
+    """What the storage says of each, many at a time."""
     with futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(_stat, paths))
+        return list(pool.map(ask, paths))
 
 
 def _fingerprint(*parts) -> str:
@@ -100,7 +101,7 @@ class TFRecords:
                 self.paths = [_absolute(os.fspath(path)) for path in pattern]
             if not self.paths:
                 raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
-            self.files = _stat_all(self.paths)
+            self.files = _ask_all(_stat, self.paths)
         self.title = f"TFRecords {pattern if isinstance(pattern, str) else ', '.join(self.paths)}"
         self.fingerprint = _fingerprint("TFRecords", [tuple(file) for file in self.files])
         self._copies = LocalCopies(None)
@@ -124,8 +125,7 @@ class TFRecords:
             copy = self._copies.path(file.path, file.stamp)
             return native.record_index(file.path, copy, file.stamp).numpy()
 
-        with futures.ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(offsets, self.files))
+        found = _ask_all(offsets, self.files)
         numbers = np.concatenate([np.full(len(one) - 1, i) for i, one in enumerate(found)])
         begins = np.concatenate([one[:-1] for one in found])
         ends = np.concatenate([one[1:] for one in found])
@@ -177,8 +177,7 @@ class ImageFolder:
             names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(root))
             names = [name for name in names if not name.startswith(".")]
             paths = [os.path.join(root, name) for name in names]
-            with futures.ThreadPoolExecutor(_THREADS) as pool:
-                are_folders = list(pool.map(tf.io.gfile.isdir, paths))
+            are_folders = _ask_all(tf.io.gfile.isdir, paths)
             self.class_names = list(itertools.compress(names, are_folders))
             for label, found in enumerate(_list_folders(list(itertools.compress(paths, are_folders)))):
                 self.files += found
@@ -230,12 +229,11 @@ def _absolute(path: str) -> str:
 
 def _list_folders(folders: list[str]) -> list[list[SourceFile]]:
     """The images of each of some folders of one file system, in the order of their names."""
-    with futures.ThreadPoolExecutor(_THREADS) as pool:
-        if not any("://" in folder for folder in folders):
-            return list(pool.map(_list_mounted, folders))
-        paths = list(pool.map(_list_remote, folders))
-        found = pool.map(_stat, itertools.chain.from_iterable(paths))
-        return [list(itertools.islice(found, len(of_folder))) for of_folder in paths]
+    if not any("://" in folder for folder in folders):
+        return _ask_all(_list_mounted, folders)
+    paths = _ask_all(_list_remote, folders)
+    found = iter(_ask_all(_stat, itertools.chain.from_iterable(paths)))
+    return [list(itertools.islice(found, len(of_folder))) for of_folder in paths]
 
 
 def _list_remote(folder: str) -> list[str]:

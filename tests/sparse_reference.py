@@ -24,14 +24,6 @@ def on_wire(values: np.ndarray, wire_dtype: str | None) -> np.ndarray:
     return values.astype(_HALVES[wire_dtype]).astype(np.float32)
 
 
-def compress(acc: np.ndarray, k: int, wire_dtype: str | None) -> np.ndarray:
-    """The vector [n] that is sent of `acc` [n]: its k largest entries, zero elsewhere."""
-    sent = np.zeros_like(acc)
-    chosen = top_k(acc, k)
-    sent[chosen] = on_wire(acc[chosen], wire_dtype)
-    return sent
-
-
 class _Model:
     """Node sums in shards, and residuals: float32 [H, S, n], padded with zeros.
 
@@ -67,6 +59,13 @@ class _Model:
         total = np.stack([self.sum_shard(acc[:, j], j) for j in range(self.shards)])
         return total.ravel()[: self.n]
 
+    def compress(self, acc: np.ndarray, times=1) -> np.ndarray:
+        """What is sent of `acc` [n]: its K largest entries, or `times` as many; zero elsewhere."""
+        sent = np.zeros_like(acc)
+        chosen = top_k(acc, min(len(acc), round(times * count(self.density, len(acc)))))
+        sent[chosen] = on_wire(acc[chosen], self.wire_dtype)
+        return sent
+
     def keep(self, shard, kept):
         if self.error_feedback:
             self.residuals[:, shard] = kept
@@ -78,7 +77,7 @@ class HiTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = np.stack([compress(a, count(self.density, len(a)), self.wire_dtype) for a in acc])
+        sent = np.stack([self.compress(a) for a in acc])
         self.keep(shard, acc - sent)
         total = np.zeros_like(acc[0])
         for part in sent:
@@ -138,12 +137,11 @@ class ShardedTopK(_Model):
             total = np.zeros(size, np.float32)
             for holder in range(self.holders):
                 if holder != block:
-                    sent = compress(blocks[holder, block], count(self.density, size), self.wire_dtype)
+                    sent = self.compress(blocks[holder, block])
                     kept[holder, block] -= sent
                     total += sent
             total += blocks[block, block]
-            winners = min(size, round(self.applied * count(self.density, size)))
-            result[block] = compress(total, winners, self.wire_dtype)
+            result[block] = self.compress(total, self.applied)
             kept[block, block] = total - result[block]
         left, total = np.zeros_like(acc), np.zeros_like(acc[0])
         for block, where in enumerate(dealt):
@@ -159,13 +157,13 @@ class GTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = [compress(a, count(self.density, len(a)), self.wire_dtype) for a in acc]
+        sent = [self.compress(a) for a in acc]
         kept = acc - np.stack(sent)
         standing = list(range(self.holders))
         while len(standing) > 1:
             for receiver, sender in zip(standing[::2], standing[1::2], strict=False):
                 total = sent[receiver] + sent[sender]
-                sent[receiver] = compress(total, count(self.density, len(total)), self.wire_dtype)
+                sent[receiver] = self.compress(total)
                 kept[receiver] += total - sent[receiver]
             standing = standing[::2]
         self.keep(shard, kept)

@@ -229,8 +229,10 @@ class CommunicationMonitor(*_callback_classes()):
 
     def _tell_changes(self, when: str, step: int) -> None:
         """Rank 0 says which schemes have changed since the last report, also that of an earlier `fit`."""
+        if self._strategy.topology.rank:
+            return
         before, self._in_use = self._in_use, metrics.schemes_in_use(self._strategy)
-        if self._strategy.topology.rank or self._in_use == before:
+        if self._in_use == before:
             return
         if before is not None:
             logging.warning("%s: gradients are now summed by %s, before by %s", when, self._in_use, before)

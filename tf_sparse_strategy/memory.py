@@ -18,7 +18,7 @@ from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.guarded import BEYOND
-from tf_sparse_strategy.communication.switching import PHASE
+from tf_sparse_strategy.communication.switching import PHASE, own_name
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
@@ -91,7 +91,7 @@ class Memory(tf.train.experimental.PythonState):
     def _set_epoch(self, states) -> None:
         for state in states:
             for name in state:
-                if _last(name) == EPOCH:
+                if own_name(name) == EPOCH:
                     state[name].assign(self._epoch)
 
     def _initial(self, plan):
@@ -109,7 +109,7 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, variable in sorted(state.items()):
-                    if not _is_count(name):
+                    if not is_count(name):
                         arrays[f"{number}/{bucket}/{name}"] = self._gather(variable)
         for record in self._unclaimed():
             arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
@@ -191,7 +191,7 @@ class Memory(tf.train.experimental.PythonState):
             self._set_epoch(values)  # this run's: it may have begun after what was saved
         for variables, initial in zip(self._lists[plan], values, strict=True):
             for name, variable in variables.items():
-                if not _is_count(name):
+                if not is_count(name):
                     variable.assign(initial[name])
 
     def _take(self, plan, own, record, values) -> None:
@@ -242,14 +242,9 @@ class Memory(tf.train.experimental.PythonState):
                 self.deserialize(file.read())
 
 
-def _last(name: str) -> str:
-    """A variable's own name, without the numbers of the schemes that hold the one it is of."""
-    return name.rpartition(".")[2]
-
-
-def _is_count(name) -> bool:
+def is_count(name) -> bool:
     """Whether a variable only counts, for the logs of this run; it is neither saved nor restored."""
-    return _last(name) == BEYOND
+    return own_name(name) == BEYOND
 
 
 def _take_common(arrays, values) -> None:

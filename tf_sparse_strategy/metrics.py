@@ -16,6 +16,7 @@ from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import guarded, oktopk
 from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 
@@ -241,7 +242,7 @@ def _of_schemes(schemes, name) -> list[float]:
 
 def _values(state, name) -> list[float]:
     """The variables `name` of all schemes of the state that have one."""
-    return [float(v.numpy()) for key, v in state.items() if key.rpartition(".")[2] == name]
+    return [float(v.numpy()) for key, v in state.items() if own_name(key) == name]
 
 
 def _is_sparse(scheme, bucket, topology) -> bool:

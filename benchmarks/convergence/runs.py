@@ -15,19 +15,19 @@ DENSITY, LITTLE = 0.01, 0.001
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
-BY_SGD = ("dense, SGD", KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
+DENSE_SGD = "dense, SGD"
+BY_SGD = (DENSE_SGD, KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
-CODED = {  # ShardedTopK that applies 2, 3, 4 entries for each sent, in messages shorter than those of one
-    applied: functools.partial(ShardedTopK, applied=applied, wire_dtype="float16", index_coding="delta")
-    for applied in (2, 3, 4)
-}
-NAMES = {applied: f"ShardedTopK, applied={applied}, fp16 + delta" for applied in CODED}
-THROUGHOUT = {
-    "HiTopK": HiTopK,
-    "ShardedTopK": ShardedTopK,
-    NAMES[3]: CODED[3],
-    "OkTopK": OkTopK,
-}
+
+
+def _applying(entries: int) -> dict:
+    """By name, a ShardedTopK that applies so many for each sent, in messages shorter than those of one."""
+    coded = functools.partial(ShardedTopK, applied=entries, wire_dtype="float16", index_coding="delta")
+    return {f"ShardedTopK, applied={entries}, fp16 + delta": coded}
+
+
+THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
+OF_DIGITS = THROUGHOUT | _applying(2) | _applying(4)
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
 
@@ -40,13 +40,12 @@ def warmed_up(kind, steps: int) -> Communication:
 def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     found = {DENSE: Dense()}
-    found |= {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
-    found |= {NAMES[applied]: warmed_up(kind, warm_up) for applied, kind in CODED.items()}
+    found |= {name: warmed_up(kind, warm_up) for name, kind in OF_DIGITS.items()}
     found[RECIPE] = recipe
     for name, density in ((AT_ONCE, DENSITY), (KEPT, LITTLE)):
         found[name] = HiTopK(density)
         found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
-    return found | {BY_SGD[0]: Dense()}
+    return found | {DENSE_SGD: Dense()}
 
 
 def words(warm_up: int) -> dict[str, Communication]:

@@ -7,17 +7,16 @@ from benchmarks.convergence.runs import (
     AT_ONCE,
     DENSE,
     DENSITY,
-    NAMES,
+    OF_DIGITS,
     RECIPE,
     THROUGHOUT,
     WITHOUT,
 )
 from benchmarks.report import environment_line, said, table
 
-_OF_DIGITS = dict.fromkeys([*THROUGHOUT, *NAMES.values()])  # sparse throughout, each once
 # The goals: accuracy; points of it; a part; a ratio.
-LEAST = {DENSE: 0.98, RECIPE: 0.97} | dict.fromkeys([*_OF_DIGITS, AT_ONCE], 0.94)
-NEAR = {RECIPE: 0.01} | dict.fromkeys(_OF_DIGITS, 0.02)  # behind dense
+LEAST = {DENSE: 0.98, RECIPE: 0.97} | dict.fromkeys([*OF_DIGITS, AT_ONCE], 0.94)
+NEAR = {RECIPE: 0.01} | dict.fromkeys(OF_DIGITS, 0.02)  # behind dense
 WORSE, SENT, PERPLEXITY = 0.03, 0.05, 0.03
 
 

@@ -129,6 +129,11 @@ def _finite(summed):
     return all_finite(summed) if summed.dtype.is_floating else tf.constant(True)
 
 
+def own_name(name: str) -> str:
+    """A variable's name in its own scheme, without the numbers of those that `_name` has put before it."""
+    return name.rpartition(".")[2]
+
+
 def _name(number: int, name: str) -> str:
     """Schemes share residual and velocity; what else one remembers is its own."""
     return name if name in _SHARED else f"{number}.{name}"
