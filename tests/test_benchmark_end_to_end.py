@@ -10,7 +10,6 @@ from benchmarks.scheduling_2d.settings import GATHERED, WITHOUT
 
 LINKS = {"local_alpha": 1e-5, "local_beta": 1e-9, "cross_alpha": 1e-4, "cross_beta": 4e-8, "phase": 2e-3}
 LINKS |= {"selection": 0.0, "exchange": 0.0}
-SCHEDULED = {"words": 600, "seconds": {WITHOUT: [2.0]}, "horovod": {GATHERED: [4.0]}}
 
 
 def job(**changes) -> dict:
@@ -43,7 +42,6 @@ def results(**changes) -> dict:
         "density": 0.01,
         "accuracy": 0.95,
         "jobs": {"VGG-like": job(**changes)},
-        "2D scheduling": {"environment": environment(), "jobs": {"lm": SCHEDULED}},
         "learning": {
             DENSE: [[[10.0, 0.5, 0.9], [20.0, 0.1, 0.96]], [[12.0, 0.5, 0.97], [24.0, 0.1, 0.98]]],
             HITOPK: [[[1.0, 0.6, 0.8], [2.0, 0.2, 0.94]], [[1.0, 0.6, 0.8], [2.0, 0.2, 0.96]]],
@@ -121,8 +119,16 @@ def test_the_report_is_complete_and_becomes_a_page(tmp_path):
     assert html.count("<table>") == text.count("| --- |")
 
 
+def test_the_same_measurements_are_drawn_as_the_same_file(tmp_path):
+    for name in ("once.svg", "again.svg"):
+        figures.learning(results(), tmp_path / name)
+    assert (tmp_path / "once.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
+
+
 def test_tables_of_2d_scheduling_are_in_the_report():
-    assert "| lm |  | 150 (1.00) | 300 (2.00) |" in tables.render(results())
+    job = {"words": 600, "seconds": {WITHOUT: [2.0]}, "horovod": {GATHERED: [4.0]}}
+    scheduled = {"environment": environment(), "jobs": {"lm": job}}
+    assert "| lm |  | 150 (1.00) | 300 (2.00) |" in tables.render(results(), scheduled)
 
 
 def test_a_projection_assumes_faster_links_in_a_node():

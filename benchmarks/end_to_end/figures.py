@@ -12,8 +12,9 @@ _COLORS = dict(zip((*DENSE_WAYS, *SPARSE_WAYS), matplotlib.color_sequences["tab2
 
 
 def _save(figure: Figure, path: pathlib.Path) -> None:
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters, not their outlines
-        figure.savefig(path)
+    # Letters, not their outlines; the same file of the same measurements.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def speed(results: dict, path: pathlib.Path) -> None:

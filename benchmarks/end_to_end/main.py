@@ -4,8 +4,6 @@ make report                                    measures, 2D scheduling first, wr
 python -m benchmarks.end_to_end.main --quick   two workers, one model; prints only; some minutes
 """
 
-import json
-
 from benchmarks import cluster, report
 from benchmarks.end_to_end import figures, page, tables
 from benchmarks.end_to_end.names import MIRRORED, ROWS
@@ -18,7 +16,6 @@ RESULTS = report.ROOT / "docs" / "results"
 
 def measure(quick: bool) -> dict:
     """Jobs for each model and for real images; TensorFlow's own strategy has jobs of its own."""
-    scheduled = json.loads(report.results_file("scheduling_2d").read_text())
     nodes, local, rate, models, rounds = 4, 2, 200e6, MODELS, ROUNDS
     seeds, epochs = SEEDS, EPOCHS
     if quick:
@@ -45,13 +42,6 @@ def measure(quick: bool) -> dict:
         "accuracy": ACCURACY,
         "jobs": jobs,
         "learning": learning,
-        "2D scheduling": {
-            "environment": scheduled["environment"],
-            "jobs": {
-                name: {key: job[key] for key in ("words", "seconds", "horovod")}
-                for name, job in scheduled["jobs"].items()
-            },
-        },
     }
 
 

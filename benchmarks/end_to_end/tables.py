@@ -1,12 +1,13 @@
-"""From measurements to Markdown. Pure."""
+"""From measurements to Markdown."""
 
 import collections
 import dataclasses
+import json
 import statistics
 
 from benchmarks.end_to_end import projection
 from benchmarks.end_to_end.names import ALONE, AUTO, DENSE, DENSE_WAYS, HITOPK, SPARSE_WAYS
-from benchmarks.report import environment_line, number, said, spread, table
+from benchmarks.report import environment_line, number, results_file, said, spread, table
 from benchmarks.scheduling_2d import tables as scheduling_2d
 
 GOAL = 1.25  # HiTopK's speed by the best dense way's where communication dominates
@@ -176,13 +177,19 @@ def large_tables(scheduled: dict) -> list[str]:
     return [
         "Sharded tables beside all-reduces and all-gathers, and 2D scheduling, have documents of their own: "
         "[embedding](../embedding.md), [2D scheduling](../scheduling_2d.md), from which this is taken "
-        f"({place['date']}, {place['machine']}).",
+        f"({place['date']}, commit {place['commit']}, {place['machine']}).",
         scheduling_2d.throughput(scheduled["jobs"]),
     ]
 
 
-def render(results: dict) -> str:
-    """The report, but for its pictures."""
+def render(results: dict, scheduled: dict | None = None) -> str:
+    """The report, but for its pictures.
+
+    Args:
+      results: the measurements.
+      scheduled: those of 2D scheduling's benchmark; its published ones by default.
+    """
+    scheduled = scheduled or json.loads(results_file("scheduling_2d").read_text())
     jobs, workers = results["jobs"], results["workers"]
     curves = next(iter(results["learning"].values()))
     seeds, epochs = len(curves), len(curves[0])
@@ -212,7 +219,7 @@ def render(results: dict) -> str:
         "![loss and accuracy by seconds of training](learning.svg)",
         learned(results["learning"], results["accuracy"]),
         "## Models with large tables",
-        *large_tables(results["2D scheduling"]),
+        *large_tables(scheduled),
         "## Larger clusters",
         projected(results),
     ]
