@@ -166,9 +166,12 @@ def _clear(todo: list[tuple[Callable[[pathlib.Path], int], pathlib.Path]]) -> in
 
 def _doctor(memory_dir: str) -> int:
     """Every limit, and the one that binds."""
+    from datacache import memory
+
     try:
         status = os.statvfs(memory_dir)
-        limits = budget.limits("auto", memory_dir)
+        promised = memory.promised(memory.root_of(memory_dir))
+        limits = budget.limits("auto", memory_dir, promised=promised)
     except OSError as error:
         print(f"{memory_dir} cannot be used: {error}. Name a tmpfs with memory_dir=.")
         return 1

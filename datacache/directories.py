@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 MARKER = ".datacache"
-_CONTENT = b"This directory belongs to datacache, which may delete the files it made here.\n"
+_MADE = b"This directory belongs to datacache, which may delete it and the files it made here.\n"
+_FOUND = b"This directory belongs to datacache, which may delete the files it made here.\n"
 _ATTEMPTS = 100  # to lease a directory; one fails if another process clears it at that very moment
 
 # From a cache directory to some of the files in it that we wrote.
@@ -48,6 +49,8 @@ class InUse(RuntimeError):
 def claim(path: str | os.PathLike) -> pathlib.Path:
     """Makes a directory ours: mode 0700, marked. Returns it, with no symbolic link left in its path.
 
+    One that was there, empty, stays when it is cleared.
+
     Raises:
       ValueError: it belongs to somebody else, it is a link that leads nowhere or is somebody else's, or it
         has foreign files in it.
@@ -62,8 +65,10 @@ def claim(path: str | os.PathLike) -> pathlib.Path:
         )
     path = path.resolve()
     # Not exist_ok, which raises FileExistsError if the directory is cleared just after mkdir() has met it.
+    content = _FOUND
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700, parents=True)
+        content = _MADE
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ValueError(f"{path} is not a directory of this user: choose another for the cache.")
@@ -75,7 +80,7 @@ def claim(path: str | os.PathLike) -> pathlib.Path:
                 f"{path} holds files that datacache did not make, e.g. {foreign[0]!r}: give the cache "
                 "an empty directory or a new one."
             )
-        publish(_write_temporary(marker, _CONTENT), marker)
+        publish(_write_temporary(marker, content), marker)
     if status.st_mode & 0o077:
         path.chmod(0o700)
     return path
@@ -204,12 +209,17 @@ def remove_if_empty(path: pathlib.Path) -> None:
 
 
 def discard(path: pathlib.Path) -> None:
-    """Deletes a directory of which nothing is left but its marker; to be called inside `alone`."""
+    """Deletes the marker of a directory where nothing else is left, and the directory if we made it.
+
+    To be called inside `alone`.
+    """
     names = os.listdir(path)
     if all(map(_is_marker, names)):
+        made = (path / MARKER).read_bytes() != _FOUND
         for name in sorted(names, reverse=True):  # the marker last
             (path / name).unlink(missing_ok=True)
-        remove_if_empty(path)
+        if made:
+            remove_if_empty(path)
 
 
 def publish(temporary: pathlib.Path, path: pathlib.Path) -> None:

@@ -112,7 +112,7 @@ class Memory:
         path = self._store(directory / "store", native.payload_bytes(self.specs))
         tables = _pages(_PAGE + 8 * self.samples) * len(stores(directory))
         held = max(_taken(directory) - tables, 0)
-        found = budget.limits(memory, str(directory), held, _promised(root, directory))
+        found = budget.limits(memory, str(directory), held, promised(root, directory))
         if others is not None:
             found.append(budget.Limit(others.samples, "what another process gives the same store"))
         self.limit = budget.least(found)
@@ -210,8 +210,8 @@ def _taken(directory: pathlib.Path) -> int:
     return found
 
 
-def _promised(root: pathlib.Path, own: pathlib.Path) -> int:
-    """Bytes that the other stores in use may still come to take."""
+def promised(root: pathlib.Path, own: pathlib.Path | None = None) -> int:
+    """Bytes that stores in use, but for one's own, may still come to take."""
     found = 0
     for directory in stores_in(root):
         given = _given(directory)

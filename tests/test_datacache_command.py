@@ -102,6 +102,18 @@ def test_directories_of_others_are_refused(pattern, shm, tmp_path):
     assert not directories.is_ours(documents)
 
 
+def test_a_directory_of_the_users_own_stays(pattern, shm, tmp_path, capsys):
+    own = tmp_path / "own"
+    own.mkdir()
+    arguments = ["clear", "--memory-dir", str(shm), "--local-dir", str(own)]
+    for _ in range(2):
+        cache = help_.cache(pattern, shm, own)
+        cache.memory._lease.release()
+        cache.local._lease.release()
+        assert command.main(arguments) == 0
+        assert own.is_dir() and not any(own.iterdir())
+
+
 def test_commands_after_a_kill_between_marker_and_store(shm, capsys):
     directory = directories.claim(directories.claim(memory_level.root_of(str(shm))) / "killed")
     place = ["--memory-dir", str(shm)]
@@ -144,6 +156,16 @@ def test_doctor_names_what_is_wrong(tmp_path, monkeypatch, capsys, kind, blocks,
     lines = capsys.readouterr().out.splitlines()
     [least] = [i for i, line in enumerate(lines) if line.startswith("A cache may take")]
     assert [line.startswith(said.format(tmp_path)) for line in lines[least + 1 :]] == ([True] if said else [])
+
+
+def test_doctor_counts_what_stores_in_use_may_still_take(pattern, shm, capsys):
+    arguments = ["doctor", "--memory-dir", str(shm)]
+    command.main(arguments)
+    assert "other stores" not in capsys.readouterr().out
+    cache = help_.cache(pattern, shm)
+    command.main(arguments)
+    assert "that other stores in use may take" in capsys.readouterr().out
+    cache.memory._lease.release()
 
 
 def test_doctor_of_a_directory_that_is_missing(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Keras callbacks: what training costs on the wire, while it runs."""
 
-import dataclasses
 import os
 import time
 
@@ -8,9 +7,10 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import agreement, clocks, computing, metrics, stall, trace
+from tf_sparse_strategy import metrics
 from tf_sparse_strategy.communication import Dense, Torus2D
 from tf_sparse_strategy.hooking import extended_of
+from tf_sparse_strategy.recorder import Recorder
 
 _LOGGED = (
     "samples_per_second",
@@ -142,7 +142,7 @@ class CommunicationMonitor(*_callback_classes()):
         if self._log_dir is not None and strategy.topology.rank == 0:
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         if self._trace_path is not None:
-            self._recorder = _Recorder(strategy.extended.collectives, self._trace_steps)
+            self._recorder = Recorder(strategy.extended.collectives, self._trace_steps)
         exact = isinstance(strategy.communication, (Dense, Torus2D))
         if strategy.topology.num_workers > 1 and not exact:
             self._schemes = _Schemes(strategy, self._scheme_freq)
@@ -299,63 +299,3 @@ class _Schemes:
         names += ["eps", "beyond_limit"] if "Guarded(" in kinds else []
         names += ["applied_density", "residual_ratio"] if self._freq else []
         return {name: rates[name] for name in names}
-
-
-class _Recorder:
-    """Records the bars of a range of steps on this rank."""
-
-    def __init__(self, collectives, steps: range):
-        self._collectives = collectives
-        self._collectives.sites.timed = True
-        self._steps = steps
-        self._spans = []
-        self._profile = None
-
-    def begin(self, step: int) -> None:
-        if step in self._steps:
-            if self._profile is None:
-                self._profile = computing.Profile()
-            self._before = self._collectives.sites.sites()
-            self._time = time.time()
-
-    def end(self, step: int) -> None:
-        if step not in self._steps:
-            return
-        sites = self._collectives.sites
-        after, end = sites.sites(), time.time()
-        bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
-        self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
-
-    def stop(self) -> list[stall.Interval]:
-        """Records no more; when this rank computed."""
-        self._collectives.sites.timed = False
-        return [] if self._profile is None else self._profile.stop()
-
-    def write(self, path: str) -> dict[str, float]:
-        """Stops, writes the bars, and returns `stall.rates` of all ranks. Collective."""
-        bars = self.stop()
-        steps = [bar for bar in self._spans if bar.line == trace.STEPS]
-        first = min((bar.begin for bar in steps), default=0)
-        last = max((bar.end for bar in steps), default=0)
-        self._spans += [
-            trace.Span(trace.COMPUTE, trace.COMPUTE, begin, end, {})
-            for begin, end in bars
-            if first < end and begin < last
-        ]
-        topology = self._collectives.topology
-        if "{rank}" in path:
-            own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes)
-            trace.write(path.replace("{rank}", str(topology.rank)), own)
-        else:
-            ranks = clocks.aligned(
-                dict(enumerate(trace.gather(self._spans, self._collectives))), topology.nodes
-            )
-            if topology.rank == 0:
-                trace.write(path, trace.chrome_trace(ranks, topology.nodes))
-        found = agreement.gather(_times(self._spans), self._collectives)
-        return stall.rates([None if row is None else stall.Times(**row) for row in found])
-
-
-def _times(spans):
-    found = stall.times(spans)
-    return None if found is None else dataclasses.asdict(found)

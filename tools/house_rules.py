@@ -41,6 +41,7 @@ LAYERS = (
         "tf_sparse_strategy.metrics",
         "tf_sparse_strategy.overlap",
         "tf_sparse_strategy.resharding",
+        "tf_sparse_strategy.recorder",
         "tf_sparse_strategy.residual",
         "tf_sparse_strategy.saving",
         "tf_sparse_strategy.scheduling",

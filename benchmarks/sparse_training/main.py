@@ -1,6 +1,6 @@
 """Does sparse communication make training faster, end to end, and does Auto know when it does not?
 
-make bench-sparse_training                         measures, publishes; some 25 minutes; root, Linux
+make bench-sparse_training                         measures, publishes; some 40 minutes; root, Linux
 python -m benchmarks.sparse_training.main --quick  two nodes, one model; prints only
 """
 
@@ -9,7 +9,7 @@ from benchmarks.sparse_training import tables
 from tf_sparse_strategy.cluster import Netlab
 
 # By name: rounds. More where two ways are to differ by little.
-MODELS = {"VGG-like": 6, "Transformer": 6, "small CNN": 20}
+MODELS = {"VGG-like": 6, "Transformer": 6, "small CNN": 40}
 CLUSTERS = {
     "4 nodes of 2 workers, 200 Mbit/s": (4, 2, "200mbit", MODELS),
     "2 nodes of 2 workers, 1 Gbit/s": (2, 2, "1gbit", MODELS),

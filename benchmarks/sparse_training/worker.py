@@ -26,6 +26,7 @@ def schemes(density: float) -> dict:
         "HiTopK": (HiTopK(density), None),
         "ShardedTopK": (ShardedTopK(density), None),
         "ShardedTopK, fp16 + delta": (ShardedTopK(density, **CODED), None),
+        "ShardedTopK applying 3 K, fp16 + delta": (ShardedTopK(density, applied=3, **CODED), None),
         "Auto": (Auto(density), None),
     }
 

@@ -1,0 +1,74 @@
+"""Which collectives ran, and when this rank computed, in some steps of a training: a Chrome trace."""
+
+import dataclasses
+import time
+
+from tf_sparse_strategy import agreement, clocks, computing, stall, trace
+from tf_sparse_strategy.collectives import Collectives
+
+
+class Recorder:
+    """Records a range of steps on this rank, from now until `stop`.
+
+    Args:
+      collectives: of this worker; its clock ticks only in functions that are traced from now on.
+      steps: which.
+    """
+
+    def __init__(self, collectives: Collectives, steps: range):
+        self._collectives = collectives
+        self._collectives.sites.timed = True
+        self._steps = steps
+        self._spans = []
+        self._profile = None
+
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        if step in self._steps:
+            if self._profile is None:
+                self._profile = computing.Profile()
+            self._before = self._collectives.sites.sites()
+            self._time = time.time()
+
+    def end(self, step: int) -> None:
+        """It has ended."""
+        if step not in self._steps:
+            return
+        sites = self._collectives.sites
+        after, end = sites.sites(), time.time()
+        bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
+        self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
+
+    def stop(self) -> list[stall.Interval]:
+        """Records no more; when this rank computed."""
+        self._collectives.sites.timed = False
+        return [] if self._profile is None else self._profile.stop()
+
+    def write(self, path: str) -> dict[str, float]:
+        """Stops, writes the bars, and returns `stall.rates` of all ranks. Collective."""
+        bars = self.stop()
+        steps = [bar for bar in self._spans if bar.line == trace.STEPS]
+        first = min((bar.begin for bar in steps), default=0)
+        last = max((bar.end for bar in steps), default=0)
+        self._spans += [
+            trace.Span(trace.COMPUTE, trace.COMPUTE, begin, end, {})
+            for begin, end in bars
+            if first < end and begin < last
+        ]
+        topology = self._collectives.topology
+        if "{rank}" in path:
+            own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes)
+            trace.write(path.replace("{rank}", str(topology.rank)), own)
+        else:
+            ranks = clocks.aligned(
+                dict(enumerate(trace.gather(self._spans, self._collectives))), topology.nodes
+            )
+            if topology.rank == 0:
+                trace.write(path, trace.chrome_trace(ranks, topology.nodes))
+        found = agreement.gather(_times(self._spans), self._collectives)
+        return stall.rates([None if row is None else stall.Times(**row) for row in found])
+
+
+def _times(spans: list[trace.Span]) -> dict[str, float] | None:
+    found = stall.times(spans)
+    return None if found is None else dataclasses.asdict(found)
