@@ -109,6 +109,12 @@ def test_there_is_a_choice_only_where_there_are_nodes():
     ]
 
 
+def test_options_are_those_of_the_schemes():
+    options = (0.02, True, "float16", "delta")
+    sparse = Auto(0.02, "float16", "delta", applied=3).schemes(PAIRS)[2:]
+    assert sparse == (HiTopK(*options), ShardedTopK(*options, applied=3))
+
+
 def test_cost_is_that_of_the_choice():
     model = links(1e-6)
     costs = [scheme.cost(10**6, PAIRS, model) for scheme in Auto(0.01).schemes(PAIRS)]
@@ -120,7 +126,7 @@ def test_names_and_values():
     assert "measured" not in repr(Auto())
 
 
-@pytest.mark.parametrize("wrong", [{"density": 0}, {"wire_dtype": "int8"}, {"recheck": 1}])
+@pytest.mark.parametrize("wrong", [{"density": 0}, {"wire_dtype": "int8"}, {"applied": 0.5}, {"recheck": 1}])
 def test_arguments_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Auto(**wrong)

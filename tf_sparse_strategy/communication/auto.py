@@ -60,6 +60,7 @@ class Auto(Switching):
     Args:
       density: part of the elements that sparse schemes send, 0 < density <= 1.
       wire_dtype, index_coding: of their messages, see `HiTopK`.
+      applied: of `ShardedTopK`, entries of a sum that it applies for each that a node sends of it.
       recheck: part of the training time, at most, that measuring again may take; 0 for never.
       links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; links are not measured then,
         nor, if its `selection` is not 0, what schemes compute.
@@ -78,6 +79,7 @@ class Auto(Switching):
     density: float = 0.01
     wire_dtype: str | None = None
     index_coding: str = "int32"
+    applied: float = 1.0
     recheck: float = 0.01
     links: LinkModel | None = None
     measured: _Measured | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -97,7 +99,7 @@ class Auto(Switching):
 
     def _sparse(self) -> list[SparseCommunication]:
         options = (self.density, True, self.wire_dtype, self.index_coding)
-        return [HiTopK(*options), ShardedTopK(*options)]
+        return [HiTopK(*options), ShardedTopK(*options, applied=self.applied)]
 
     @property
     def keeps_residual(self) -> bool:
