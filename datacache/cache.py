@@ -180,7 +180,7 @@ class DataCache:
           ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
             batch has fewer rows than workers.
         """
-        self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
+        self.print_forecast(_is_first(input_context))
         start = order.whole("start", start)
         if start < 0:
             raise ValueError(f"start={start}: must be at least 0, the steps that are done already.")
@@ -240,7 +240,7 @@ class DataCache:
 
         Args:
           batch_size, seed, shuffle, input_context: as for `dataset`.
-          progress: whether to show the bar.
+          progress: whether to show the bar; of several workers the first shows its own.
 
         Raises:
           ValueError: `batch_size` is missing although the machine has room for its part alone (`nodes`); a
@@ -251,7 +251,8 @@ class DataCache:
                 f"warm() without batch_size, but nodes={self._nodes}: which part of the samples this machine "
                 "needs depends on the dataset; pass its batch_size, seed, shuffle and input_context."
             )
-        self.print_forecast(input_context is None or input_context.input_pipeline_id == 0)
+        first = _is_first(input_context)
+        self.print_forecast(first)
         if self.memory.path is None:
             return
         if batch_size is None:
@@ -263,7 +264,7 @@ class DataCache:
             todo = sum(len(range(row, len(self), plan.batch_size)) for row in rows)
             steps = tf.data.Dataset.range(plan.steps_per_epoch)
             ids = steps.map(lambda step: order.batch_ids(step, plan, rows)[0])
-        bar = tf.keras.utils.Progbar(todo, unit_name="sample") if progress else None
+        bar = tf.keras.utils.Progbar(todo, unit_name="sample") if progress and first else None
         load = self.load
 
         def filled(batch):
@@ -316,6 +317,11 @@ class DataCache:
         """One sample, e.g. to look at; read and decoded if it is not in memory."""
         batch = self.load(tf.constant([number], tf.int64))
         return tf.nest.map_structure(lambda rows: rows[0], batch)
+
+
+def _is_first(context: tf.distribute.InputContext | None) -> bool:
+    """Whether this process tells the user what happens."""
+    return context is None or context.input_pipeline_id == 0
 
 
 def _rows(context: tf.distribute.InputContext | None, batch_size: int) -> range:

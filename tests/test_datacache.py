@@ -198,6 +198,14 @@ def test_the_forecast_is_printed_once_and_only_before_filling(pattern, shm, caps
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("worker", [0, 1])
+def test_of_several_workers_the_first_tells(pattern, shm, capsys, worker):
+    cache = help_.cache(pattern, shm)
+    cache.warm(16, input_context=tf.distribute.InputContext(2, worker, 2))
+    said = capsys.readouterr().out
+    assert cache.stats()["stored"] == 75 and (worker == 0) == ("75/75" in said) == ("decoded samples" in said)
+
+
 def test_augmentation_follows_from_the_seed(pattern, shm):
     cache = help_.cache(pattern, shm)
 
