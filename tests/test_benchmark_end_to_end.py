@@ -49,6 +49,12 @@ def results(**changes) -> dict:
     }
 
 
+def scheduled() -> dict:
+    """Of the benchmark of 2D scheduling."""
+    job = {"words": 600, "seconds": {WITHOUT: [2.0]}, "horovod": {GATHERED: [4.0]}}
+    return {"environment": environment(), "jobs": {"lm": job}}
+
+
 def test_efficiency_and_what_is_exposed():
     assert tables.efficiency(job(), DENSE) == 0.25
     assert tables.exposed(job(), DENSE) == 3.0
@@ -106,7 +112,7 @@ def test_a_projection_knows_its_rate_and_its_errors():
 
 
 def test_the_report_is_complete_and_becomes_a_page(tmp_path):
-    text = tables.render(results())
+    text = tables.render(results(), scheduled())
     measured = "| measured / predicted | 1.50–1.50 | 1.00–1.00 | 0.80–0.80 |"
     assert text.count(measured) == 1
     for said in ("4 nodes of 2 workers, 200 Mbit/s", "A projection, not a measurement", measured):
@@ -126,9 +132,7 @@ def test_the_same_measurements_are_drawn_as_the_same_file(tmp_path):
 
 
 def test_tables_of_2d_scheduling_are_in_the_report():
-    job = {"words": 600, "seconds": {WITHOUT: [2.0]}, "horovod": {GATHERED: [4.0]}}
-    scheduled = {"environment": environment(), "jobs": {"lm": job}}
-    assert "| lm |  | 150 (1.00) | 300 (2.00) |" in tables.render(results(), scheduled)
+    assert "| lm |  | 150 (1.00) | 300 (2.00) |" in tables.render(results(), scheduled())
 
 
 def test_a_projection_assumes_faster_links_in_a_node():

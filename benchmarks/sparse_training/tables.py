@@ -14,7 +14,8 @@ def _ratio(seconds: dict[str, list[float]], method: str, other: str) -> float:
     return statistics.median(a / b for a, b in zip(seconds[method], seconds[other], strict=True))
 
 
-def _verdict(name: str, job: dict) -> list[str]:
+def verdict(name: str, job: dict) -> list[str]:
+    """Lines on one model."""
     medians = {method: statistics.median(seconds) for method, seconds in job["seconds"].items()}
     dense = {m: s for m, s in medians.items() if m not in (ALONE, AUTO, *SPARSE)}
     best, sparse = min(dense, key=dense.get), min(SPARSE, key=medians.get)
@@ -41,7 +42,7 @@ def render(results: dict) -> str:
     """The answer, one table per cluster."""
     parts = [environment_line(results), f"Density {results['density']:.1%}."]
     for name, jobs in results["clusters"].items():
-        lines = [line for model, job in jobs.items() for line in _verdict(model, job)]
+        lines = [line for model, job in jobs.items() for line in verdict(model, job)]
         parts += [f"### {name}", "\n".join(lines)]
         header = ["method", *(f"{m}, {job['parameters'] / 1e6:.2f} M: ms" for m, job in jobs.items())]
         methods = list(next(iter(jobs.values()))["seconds"])
