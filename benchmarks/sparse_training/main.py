@@ -1,6 +1,6 @@
 """Does sparse communication make training faster, end to end, and does Auto know when it does not?
 
-make bench-sparse_training                         measures, publishes; some 40 minutes; root, Linux
+make bench-sparse_training                         measures, publishes; some 35 minutes; root, Linux
 python -m benchmarks.sparse_training.main --quick  two nodes, one model; prints only
 """
 

@@ -32,7 +32,7 @@ inline bool Promising(const AdmissionRule& rule) {
 }
 
 // Candidates that one thread ranks and emits before it could wake another four times.
-constexpr int64_t kFewCandidates = 1 << 17;
+constexpr int64_t kFewCandidates = 1 << 16;
 
 // Writes the k winners of candidates that hold at least the k largest of the whole input. Returns
 // the k-th key.

@@ -75,14 +75,17 @@ Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* re
                            Index* indices) {
   Guess guess = {{kNothing, kNothing}, 0, 0};
   if (k > 0) {
-    guess = SampleBracket(
-        n, k, KeyTraits<uint32_t>::kMax, [&](int64_t position, int64_t count, uint32_t* keys) {
-          const ScopedDenormals denormals;
-          for (int64_t i = position; i < position + count; ++i) {
-            const float sum = FloatFromBits(residual[i]) + Format::ToFloat(grad[i]);
-            keys[i - position] = KeyOf(BitsFromFloat(sum));
-          }
-        });
+    const auto load = [&](const int64_t* positions, int64_t count, uint32_t* keys) {
+      const ScopedDenormals denormals;
+      PrefetchPieces(residual, positions, count);
+      PrefetchPieces(grad, positions, count);
+      for (int64_t piece = 0; piece < count; ++piece) {
+        for (int64_t i = positions[piece]; i < positions[piece] + kPiece; ++i) {
+          *keys++ = KeyOf(BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i])));
+        }
+      }
+    };
+    guess = SampleBracket(n, k, KeyTraits<uint32_t>::kMax, load, runtime.parallel_for);
   }
   AdmissionRule rule = RuleFor(guess, n, k);
   if (!Promising(rule)) rule = AdmissionRule::AtLeast(kNothing);
@@ -116,6 +119,28 @@ Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* re
   return {!non_finite.load(), kNothing};
 }
 
+// Writes zeros to `acc` for the winners with keys below `below`. They are far from each other: their
+// cache lines are asked for before the first is written, or each store would wait for its own.
+template <typename Index>
+void ZeroWinners(const uint32_t* values, const Index* indices, int64_t k, uint32_t below,
+                 const ParallelFor& parallel_for, uint32_t* acc) {
+  constexpr int64_t kBatch = 64;
+  constexpr int64_t kPiece = 1 << 14;
+  parallel_for((k + kPiece - 1) / kPiece, [&](int64_t piece) {
+    const int64_t end = std::min(k, (piece + 1) * kPiece);
+    Index places[kBatch];
+    for (int64_t i = piece * kPiece; i < end;) {
+      int64_t count = 0;
+      for (const int64_t stop = std::min(end, i + kBatch); i < stop; ++i) {
+        places[count] = indices[i];
+        count += KeyOf(values[i]) < below;
+      }
+      for (int64_t j = 0; j < count; ++j) __builtin_prefetch(acc + places[j], 1);
+      for (int64_t j = 0; j < count; ++j) acc[places[j]] = 0;
+    }
+  });
+}
+
 }  // namespace
 
 template <typename Format, typename Index>
@@ -134,13 +159,7 @@ bool ErrorFeedbackTopK(const typename Format::Bits* grad, const uint32_t* residu
     std::copy_n(residual, n, new_residual);
     return false;
   }
-  const int64_t pieces = (k + kBlockElements - 1) / kBlockElements;
-  runtime.parallel_for(pieces, [&](int64_t piece) {
-    const int64_t end = std::min(k, (piece + 1) * kBlockElements);
-    for (int64_t i = piece * kBlockElements; i < end; ++i) {
-      if (KeyOf(values[i]) < accumulated.zeroed_from) new_residual[indices[i]] = 0;
-    }
-  });
+  ZeroWinners(values, indices, k, accumulated.zeroed_from, runtime.parallel_for, new_residual);
   return true;
 }
 

@@ -70,11 +70,13 @@ template <typename Bits, typename Index>
 int TopK(const Bits* x, int64_t n, int64_t k, const Runtime& runtime, Bits* values,
          Index* indices) {
   if (k == 0) return 0;
-  const Guess guess = SampleBracket(n, k, KeyTraits<Bits>::kMax,
-                                    [&](int64_t position, int64_t count, uint32_t* keys) {
-                                      for (int64_t i = 0; i < count; ++i)
-                                        keys[i] = KeyOf(x[position + i]);
-                                    });
+  const auto load = [&](const int64_t* positions, int64_t count, uint32_t* keys) {
+    PrefetchPieces(x, positions, count);
+    for (int64_t piece = 0; piece < count; ++piece) {
+      for (int64_t i = 0; i < kPiece; ++i) *keys++ = KeyOf(x[positions[piece] + i]);
+    }
+  };
+  const Guess guess = SampleBracket(n, k, KeyTraits<Bits>::kMax, load, runtime.parallel_for);
   const AdmissionRule rule = RuleFor(guess, n, k);
   if (!Promising(rule)) return TopKByHistogram(x, n, k, runtime, values, indices);
 

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kFew = 4096;  // elements, whose histograms would cost more than they save
 constexpr uint32_t kBins = 1024;
-constexpr int64_t kStripes = 16;  // bounds the memory and the serial sum of the histograms
+constexpr int64_t kStripes = 16;       // at most: bounds the memory and the serial sum of the histograms
+constexpr int64_t kPerStripe = 1 << 15;  // elements, which take longer than a histogram to clear
 
 // Bins of equal width over a range of keys, and one more for the keys above it.
 struct Binning {
@@ -49,7 +50,7 @@ uint32_t KthLargestKey(const std::vector<Span<Bits>>& spans, int64_t k, KeyRange
   }
 
   const Binning binning(range);
-  const int64_t stripes = std::min(count, kStripes);
+  const int64_t stripes = std::min({count, kStripes, (elements + kPerStripe - 1) / kPerStripe});
   // Calls visit(key, i) for every element of a stripe of the spans.
   const auto for_each_key = [&](int64_t stripe, auto&& visit) {
     for (int64_t s = stripe * count / stripes; s < (stripe + 1) * count / stripes; ++s) {

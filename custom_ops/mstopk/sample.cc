@@ -12,10 +12,11 @@ namespace mstopk {
 namespace {
 
 constexpr int64_t kShortest = 1 << 14;  // below this, looking at everything costs about the same
-constexpr int64_t kPiece = 16;          // a cache line of float32: its other elements are free
 constexpr int64_t kMinSample = 1 << 12;
 constexpr int64_t kMaxSample = 1 << 18;
 constexpr int64_t kSampleShare = 512;  // n / kSampleShare elements, within the limits above
+constexpr int64_t kBatch = 64;         // pieces that are on their way from memory at once
+constexpr int64_t kBatches = 16;       // that take longer than a thread to wake
 
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
@@ -48,7 +49,8 @@ std::vector<uint32_t> Largest(const std::vector<uint32_t>& keys, int64_t count) 
 
 }  // namespace
 
-Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load) {
+Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load,
+                    const ParallelFor& parallel_for) {
   const Guess everything = {{0, max_key}, static_cast<double>(n), 0.0};
   if (n <= kShortest) return everything;
 
@@ -56,13 +58,23 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
   const int64_t size = pieces * kPiece;
   std::vector<uint32_t> keys(size);
   const double stratum = static_cast<double>(n) / pieces;
-  for (int64_t i = 0; i < pieces; ++i) {
-    // One piece per stratum, at a jittered place: a fixed stride could beat with layer sizes.
-    const int64_t begin = static_cast<int64_t>(i * stratum);
-    const uint64_t room = static_cast<int64_t>((i + 1) * stratum) - begin - kPiece + 1;
-    const int64_t jitter = (Mix(static_cast<uint64_t>(n) + i) >> 32) * room >> 32;
-    load(std::max(begin, (begin + jitter) / kPiece * kPiece), kPiece, keys.data() + i * kPiece);
-  }
+  // One piece per stratum, at a jittered place: a fixed stride could beat with layer sizes.
+  const auto position = [&](int64_t piece) {
+    const int64_t begin = static_cast<int64_t>(piece * stratum);
+    const uint64_t room = static_cast<int64_t>((piece + 1) * stratum) - begin - kPiece + 1;
+    const int64_t jitter = (Mix(static_cast<uint64_t>(n) + piece) >> 32) * room >> 32;
+    return std::max(begin, (begin + jitter) / kPiece * kPiece);
+  };
+  constexpr int64_t kRun = kBatch * kBatches;
+  parallel_for((pieces + kRun - 1) / kRun, [&](int64_t run) {
+    int64_t positions[kBatch];
+    const int64_t end = std::min(pieces, (run + 1) * kRun);
+    for (int64_t first = run * kRun; first < end; first += kBatch) {
+      const int64_t count = std::min(kBatch, end - first);
+      for (int64_t i = 0; i < count; ++i) positions[i] = position(first + i);
+      load(positions, count, keys.data() + first * kPiece);
+    }
+  });
 
   const double mean = static_cast<double>(k) * size / n;  // of the sample's share of the top k
   const int64_t low_rank = LowRank(mean);

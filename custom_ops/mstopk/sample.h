@@ -7,11 +7,21 @@
 #include <functional>
 
 #include "custom_ops/mstopk/rank.h"
+#include "custom_ops/mstopk/runtime.h"
 
 namespace mstopk {
 
-// Copies the keys of elements [position, position + count) to `keys`.
-using KeyLoader = std::function<void(int64_t position, int64_t count, uint32_t* keys)>;
+constexpr int64_t kPiece = 16;  // elements: a cache line of float32, of which all but one are free
+
+// Copies the keys of kPiece elements from each of `count` positions on to `keys`, one after the other.
+using KeyLoader = std::function<void(const int64_t* positions, int64_t count, uint32_t* keys)>;
+
+// Asks for the pieces of `x` at some positions: they are far from each other, and to wait for one after the
+// other takes about twice as long.
+template <typename T>
+void PrefetchPieces(const T* x, const int64_t* positions, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) __builtin_prefetch(x + positions[i]);
+}
 
 struct Guess {
   KeyRange range;        // the k-th largest key is very probably in [low, high]
@@ -20,8 +30,10 @@ struct Guess {
 };
 
 // Guesses for k of n elements, 0 < k <= n. A wrong guess costs the caller time, never correctness.
-// Vectors too short to be worth sampling get range.low == 0, which admits everything.
-Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load);
+// Vectors too short to be worth sampling get range.low == 0, which admits everything. `load` may be
+// called concurrently.
+Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load,
+                    const ParallelFor& parallel_for);
 
 }  // namespace mstopk
 

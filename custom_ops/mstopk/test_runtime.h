@@ -44,12 +44,15 @@ inline void BackwardsOnThreads(int64_t count, const std::function<void(int64_t)>
 // Positions that the sample looks at, so that a test can lie to it.
 inline std::vector<bool> SampledPositions(int64_t n, int64_t k) {
   std::vector<bool> sampled(n);
-  SampleBracket(n, k, KeyTraits<uint32_t>::kMax, [&](int64_t at, int64_t count, uint32_t* keys) {
-    for (int64_t i = 0; i < count; ++i) {
-      sampled[at + i] = true;
-      keys[i] = static_cast<uint32_t>(at + i);
+  const auto load = [&](const int64_t* positions, int64_t count, uint32_t* keys) {
+    for (int64_t piece = 0; piece < count; ++piece) {
+      for (int64_t i = positions[piece]; i < positions[piece] + kPiece; ++i) {
+        sampled[i] = true;
+        *keys++ = static_cast<uint32_t>(i);
+      }
     }
-  });
+  };
+  SampleBracket(n, k, KeyTraits<uint32_t>::kMax, load, SerialFor);
   return sampled;
 }
 
