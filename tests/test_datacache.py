@@ -101,7 +101,7 @@ def test_warm_reads_a_workers_part(shuffle, pattern, shm, capsys):
     second = tf.distribute.InputContext(2, 1, 2)
     cache.warm(8, seed=3, shuffle=shuffle, input_context=second)
     read = native.read_stats().original_reads
-    assert cache.stats()["stored"] == 75 and "75/75" in capsys.readouterr().out
+    assert cache.stats()["stored"] == 75 and capsys.readouterr().out == ""  # the first worker tells
     epochs = 2 if shuffle == "local" else 1
     numbers = help_.numbers_of(cache.dataset(8, None, 3, shuffle, second, epochs=epochs))
     assert len(np.concatenate(numbers)) == 75 * epochs
@@ -198,12 +198,10 @@ def test_the_forecast_is_printed_once_and_only_before_filling(pattern, shm, caps
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-def test_of_several_workers_the_first_tells(pattern, shm, capsys, worker):
-    cache = help_.cache(pattern, shm)
-    cache.warm(16, input_context=tf.distribute.InputContext(2, worker, 2))
+def test_the_first_worker_shows_a_bar_of_its_part(pattern, shm, capsys):
+    help_.cache(pattern, shm).warm(16, input_context=tf.distribute.InputContext(2, 0, 2))
     said = capsys.readouterr().out
-    assert cache.stats()["stored"] == 75 and (worker == 0) == ("75/75" in said) == ("decoded samples" in said)
+    assert "75/75" in said and "decoded samples" in said
 
 
 def test_augmentation_follows_from_the_seed(pattern, shm):
