@@ -124,12 +124,12 @@ Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* re
 template <typename Index>
 void ZeroWinners(const uint32_t* values, const Index* indices, int64_t k, uint32_t below,
                  const ParallelFor& parallel_for, uint32_t* acc) {
-  constexpr int64_t kBatch = 64;
-  constexpr int64_t kPiece = 1 << 14;
-  parallel_for((k + kPiece - 1) / kPiece, [&](int64_t piece) {
-    const int64_t end = std::min(k, (piece + 1) * kPiece);
+  constexpr int64_t kBatch = 64;       // lines on their way at once
+  constexpr int64_t kShare = 1 << 14;  // winners that take longer than a thread to wake
+  parallel_for((k + kShare - 1) / kShare, [&](int64_t share) {
+    const int64_t end = std::min(k, (share + 1) * kShare);
     Index places[kBatch];
-    for (int64_t i = piece * kPiece; i < end;) {
+    for (int64_t i = share * kShare; i < end;) {
       int64_t count = 0;
       for (const int64_t stop = std::min(end, i + kBatch); i < stop; ++i) {
         places[count] = indices[i];

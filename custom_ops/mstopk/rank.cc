@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kFew = 4096;  // elements, whose histograms would cost more than they save
 constexpr uint32_t kBins = 1024;
-constexpr int64_t kStripes = 16;       // at most: bounds the memory and the serial sum of the histograms
+constexpr int64_t kStripes = 16;         // at most: bounds the memory and the serial sum of histograms
 constexpr int64_t kPerStripe = 1 << 15;  // elements, which take longer than a histogram to clear
 
 // Bins of equal width over a range of keys, and one more for the keys above it.
