@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <utility>
-
-#include "custom_ops/mstopk/spare_blocks.h"
 
 namespace mstopk {
 namespace {
@@ -54,15 +51,6 @@ void CandidateBlock<Bits>::Reserve(int64_t capacity) {
 }
 
 template <typename Bits>
-Candidates<Bits>::Candidates(int64_t block_count)
-    : blocks(SpareBlocks<Bits>::OfProcess().Take(block_count)) {}
-
-template <typename Bits>
-Candidates<Bits>::~Candidates() {
-  SpareBlocks<Bits>::OfProcess().Give(std::move(blocks));
-}
-
-template <typename Bits>
 int64_t Candidates<Bits>::Size() const {
   int64_t size = 0;
   for (const auto& block : blocks) size += block.size;
@@ -80,8 +68,9 @@ std::vector<Span<Bits>> Candidates<Bits>::Spans() const {
 template <typename Bits>
 Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool visit_all,
                                    const ScanRange<Bits>& scan, const ParallelFor& parallel_for) {
+  Candidates<Bits> result;
   const int64_t block_count = BlockCount(n);
-  Candidates<Bits> result(block_count);
+  result.blocks.resize(block_count);
   const bool trim = rule.tie_quota != kUnlimited;
   std::vector<std::atomic<int64_t>> ties(trim ? block_count : 0);
   std::atomic<int64_t> admitted{0};

@@ -24,7 +24,6 @@ class CandidateBlock {
   int64_t size = 0;
   Bits* bits() const { return bits_.get(); }
   uint32_t* offsets() const { return offsets_.get(); }
-  int64_t Bytes() const { return capacity_ * (sizeof(Bits) + sizeof(uint32_t)); }
 
  private:
   int64_t capacity_ = 0;
@@ -32,14 +31,8 @@ class CandidateBlock {
   std::unique_ptr<uint32_t[]> offsets_;
 };
 
-// Takes blocks that earlier ones have left, and leaves its own (spare_blocks.h).
 template <typename Bits>
 struct Candidates {
-  explicit Candidates(int64_t block_count);
-  Candidates(Candidates&&) = default;
-  Candidates& operator=(Candidates&&) = delete;
-  ~Candidates();
-
   std::vector<CandidateBlock<Bits>> blocks;  // block b starts at element b * kBlockElements
   bool complete = true;                      // false when AdmissionRule::limit was hit
 
