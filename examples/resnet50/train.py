@@ -88,7 +88,7 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
         batch = max(map(config.batch, config.phases))
         raise ValueError(
             f"global_batch_size={batch}, of a phase at least, is more than the {data.size('train')} images "
-            "to train on; take a smaller one."
+            "to train on; take a smaller one, or --recipe=tiny."
         )
     spans = [
         (count * phase.epochs, phase.epochs)
