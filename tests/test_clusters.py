@@ -197,3 +197,5 @@ def test_a_virtual_machine_starts(calls, tmp_path):
     assert [name for name, *_ in done] == 2 * ["sysctl", "timedatectl", "tss"]
     for name in re.findall(r"^([\w.]+) = ", (etc / "sysctl.d" / "90-tss.conf").read_text(), re.M):
         assert pathlib.Path("/proc/sys", name.replace(".", "/")).exists(), name
+    tss.unlink()  # an image of one's own, whose environment is elsewhere
+    assert calls(*own_mounts, script, INTERFACE="lo")[-1] == ["tss", "doctor"]

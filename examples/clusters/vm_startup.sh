@@ -43,7 +43,10 @@ if [[ -n ${REPOSITORY:-} && ! -d /opt/project ]]; then
     git clone "$REPOSITORY" /opt/project
     make -C /opt/project setup
 fi
-if [[ -x /opt/project/.venv/bin/tss ]]; then
-    source /etc/profile.d/tss.sh
-    /opt/project/.venv/bin/tss doctor # of this VM alone; what it finds is in the boot's log
+source /etc/profile.d/tss.sh
+PATH=/opt/project/.venv/bin:$PATH
+if type -P tss >/dev/null; then
+    tss doctor # of this VM alone; what it finds is in the boot's log
+else
+    echo "tss is not in $PATH: activate the image's own environment, and let 'tss doctor' examine this VM." >&2
 fi
