@@ -15,8 +15,14 @@ def test_goals_take_the_worst():
         times = {"one read": 8, "mstopk": ours} | ({"tf.math.top_k": 200} if log_n == 24 else {})
         selection += [record(what, log_n, per, time, cold=True) for what, time in times.items()]
     threads = [
-        record(f"mstopk, {count} threads", log_n, 100, time)
-        for log_n, one, two in ((22, 1, 9), (24, 16, 8), (26, 15, 10))
+        record(f"{what}, {count} threads", log_n, 100, time)
+        for what, log_n, one, two in (
+            ("mstopk", 22, 1, 9),
+            ("mstopk", 24, 16, 8),
+            ("mstopk", 26, 15, 10),
+            ("one read", 22, 1, 9),
+            ("one read", 24, 18, 10),
+        )
         for count, time in ((1, one), (2, two))
     ]
     fused = [
@@ -26,6 +32,7 @@ def test_goals_take_the_worst():
     ]
     short = [record(EAGERLY, 18, 1000, 61 * BURST)]
     said = tables.goals({"selection": selection, "threads": threads, "fused": fused, "short": short})
+    assert "two threads: times as fast as one (one read: 1.80)" in said
     worst = [line.split(" | ")[2:] for line in said.splitlines()[2:]]
     assert worst == [
         ["0.64", "missed |"],
