@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         print(f"{local} is not a cache's directory.")
         return 2
     if args.command == "doctor":
-        return _doctor(args.memory_dir)
+        return _doctor(args.memory_dir, memory.promised(root))
     if args.command == "clear":
         todo = [(memory.clear, path) for path in chosen]
         todo += [(local_level.clear, local)] if local else []
@@ -164,13 +164,10 @@ def _clear(todo: list[tuple[Callable[[pathlib.Path], int], pathlib.Path]]) -> in
     return code
 
 
-def _doctor(memory_dir: str) -> int:
-    """Every limit, and the one that binds."""
-    from datacache import memory
-
+def _doctor(memory_dir: str, promised: int) -> int:
+    """Every limit, and the one that binds; `promised` are bytes that stores in use may still come to take."""
     try:
         status = os.statvfs(memory_dir)
-        promised = memory.promised(memory.root_of(memory_dir))
         limits = budget.limits("auto", memory_dir, promised=promised)
     except OSError as error:
         print(f"{memory_dir} cannot be used: {error}. Name a tmpfs with memory_dir=.")

@@ -79,11 +79,10 @@ Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* re
       const ScopedDenormals denormals;
       PrefetchPieces(residual, positions, count);
       PrefetchPieces(grad, positions, count);
-      for (int64_t piece = 0; piece < count; ++piece) {
-        for (int64_t i = positions[piece]; i < positions[piece] + kPiece; ++i) {
-          *keys++ = KeyOf(BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i])));
-        }
-      }
+      const auto key_of_sum = [&](int64_t i) {
+        return KeyOf(BitsFromFloat(FloatFromBits(residual[i]) + Format::ToFloat(grad[i])));
+      };
+      KeysOfPieces(positions, count, key_of_sum, keys);
     };
     guess = SampleBracket(n, k, KeyTraits<uint32_t>::kMax, load, runtime.parallel_for);
   }

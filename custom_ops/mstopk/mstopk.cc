@@ -72,9 +72,7 @@ int TopK(const Bits* x, int64_t n, int64_t k, const Runtime& runtime, Bits* valu
   if (k == 0) return 0;
   const auto load = [&](const int64_t* positions, int64_t count, uint32_t* keys) {
     PrefetchPieces(x, positions, count);
-    for (int64_t piece = 0; piece < count; ++piece) {
-      for (int64_t i = 0; i < kPiece; ++i) *keys++ = KeyOf(x[positions[piece] + i]);
-    }
+    KeysOfPieces(positions, count, [&](int64_t i) { return KeyOf(x[i]); }, keys);
   };
   const Guess guess = SampleBracket(n, k, KeyTraits<Bits>::kMax, load, runtime.parallel_for);
   const AdmissionRule rule = RuleFor(guess, n, k);

@@ -23,6 +23,14 @@ void PrefetchPieces(const T* x, const int64_t* positions, int64_t count) {
   for (int64_t i = 0; i < count; ++i) __builtin_prefetch(x + positions[i]);
 }
 
+// Writes key_at(i) for each element i of the pieces to `keys`.
+template <typename KeyAt>
+void KeysOfPieces(const int64_t* positions, int64_t count, const KeyAt& key_at, uint32_t* keys) {
+  for (int64_t piece = 0; piece < count; ++piece) {
+    for (int64_t i = 0; i < kPiece; ++i) *keys++ = key_at(positions[piece] + i);
+  }
+}
+
 struct Guess {
   KeyRange range;        // the k-th largest key is very probably in [low, high]
   double expected;       // elements expected at or above range.low

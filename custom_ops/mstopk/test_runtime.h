@@ -45,12 +45,11 @@ inline void BackwardsOnThreads(int64_t count, const std::function<void(int64_t)>
 inline std::vector<bool> SampledPositions(int64_t n, int64_t k) {
   std::vector<bool> sampled(n);
   const auto load = [&](const int64_t* positions, int64_t count, uint32_t* keys) {
-    for (int64_t piece = 0; piece < count; ++piece) {
-      for (int64_t i = positions[piece]; i < positions[piece] + kPiece; ++i) {
-        sampled[i] = true;
-        *keys++ = static_cast<uint32_t>(i);
-      }
-    }
+    const auto mark = [&](int64_t i) {
+      sampled[i] = true;
+      return static_cast<uint32_t>(i);
+    };
+    KeysOfPieces(positions, count, mark, keys);
   };
   SampleBracket(n, k, KeyTraits<uint32_t>::kMax, load, SerialFor);
   return sampled;
