@@ -1,6 +1,5 @@
-"""Recipes with the Model Garden's models train, and resume."""
+"""Recipes with the Model Garden's models train, and resume, on two workers."""
 
-import os
 import subprocess
 import sys
 
@@ -9,15 +8,27 @@ import pytest
 from tests import job, small_texts
 
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
+HOSTS = "localhost:1,127.0.0.1:1"
 # What two epochs reach of the tiny sizes, as of ours: a perplexity from 500, an accuracy from 1/24.
 GOALS = {"transformer": 170.0, "bert": 0.06}
 
 
+def trained(recipe: str, settings: dict, *switches: str) -> dict[int, list[str]]:
+    """By rank, the lines that two workers print."""
+    flags = [*switches, *(f"--{name}={value}" for name, value in settings.items())]
+    command = [sys.executable, "-m", f"examples.{recipe}.main", "--model=garden", *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with job.started(HOSTS, command, LEGACY, **pipes) as workers:
+        ended = {rank: worker.communicate(timeout=240) for rank, worker in workers.items()}
+        codes = [worker.returncode for worker in workers.values()]
+    assert codes == [0, 0], ended[0][1][-3000:]
+    return {rank: printed.splitlines() for rank, (printed, _) in ended.items()}
+
+
 @pytest.mark.parametrize("recipe", GOALS)
-def test_it_learns_on_two_workers_and_resumes(recipe, tmp_path):
+def test_it_learns_and_resumes(recipe, tmp_path):
     texts = small_texts.write(tmp_path)
     settings = {
-        "model": "garden",
         "size": "tiny",
         "epochs": 2,
         "global_batch_size": 32,
@@ -26,16 +37,9 @@ def test_it_learns_on_two_workers_and_resumes(recipe, tmp_path):
         "output_dir": tmp_path / "logs",
         "goal": GOALS[recipe],
     }
-    flags = ["--check", "--resume", *(f"--{name}={value}" for name, value in settings.items())]
-    command = [sys.executable, "-m", f"examples.{recipe}.main", *flags]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     reached = []
     for epochs in (2, 0):  # the second run finds both epochs done, and tests what it has restored
-        with job.started("localhost:2", command, LEGACY, **pipes) as workers:
-            ended = {rank: worker.communicate(timeout=240) for rank, worker in workers.items()}
-            codes = [worker.returncode for worker in workers.values()]
-        assert codes == [0, 0], ended[0][1][-3000:]
-        printed = [ended[rank][0].splitlines() for rank in (0, 1)]
+        printed = trained(recipe, settings, "--check", "--resume")
         assert not any("held-out" in line for line in printed[1])
         reached += [line for line in printed[0] if "held-out" in line]
         assert sum(line.startswith("Epoch ") for line in printed[0]) == epochs
@@ -43,12 +47,8 @@ def test_it_learns_on_two_workers_and_resumes(recipe, tmp_path):
 
 
 def test_resnet50_trains(tmp_path):
-    """With squares, then rectangles to validate on."""
-    settings = {"model": "garden", "phases": "32:1,48:1:16:0.5:rect", "sparse_epochs": 1}
+    """With squares and sparse sums, then rectangles to validate on and exact sums."""
+    settings = {"recipe": "tiny", "phases": "32:1,48:1:16:0.5:rect", "sparse_epochs": 1}
     settings |= {"warm_up_epochs": 0.5, "cache_memory": "0MB", "output_dir": tmp_path}
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "examples.resnet50.main", "--recipe=tiny", *flags]
-    ended = subprocess.run(command, env=os.environ | LEGACY, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "epoch 1/2  size 32  rate" in ended.stdout
-    assert "epoch 2/2  size 48  rate" in ended.stdout
+    epochs = [line for line in trained("resnet50", settings)[0] if line.startswith("epoch ")]
+    assert [line.split("  rate")[0] for line in epochs] == ["epoch 1/2  size 32", "epoch 2/2  size 48"]
