@@ -183,6 +183,8 @@ def forecast(samples: int, sample_bytes: int, limit: Limit, kept: Rooms, directo
         text += f"{kept.encoded} are kept encoded, and decoded in each epoch. "
     if sum(kept) < samples:
         text += "The others are read and decoded in each epoch."
-    if "free space" in limit.reason and limit.bytes <= 64 << 20:
-        text += f" Docker gives {directory} 64 MB unless started with --shm-size."
+    if "free space" in limit.reason:
+        text += " `tss cache ls` shows what earlier runs' stores take of it, `tss cache clear` frees that."
+        if limit.bytes <= 64 << 20:
+            text += f" Docker gives {directory} 64 MB unless started with --shm-size."
     return text.rstrip()

@@ -94,7 +94,7 @@ class DataCache:
         self.source = source
         self.version = _version_of(decode) if version is None else version
         self.local = LocalCopies(local_dir)
-        source.open(self.local)
+        source.open(self.local, memory_dir if budget.parse(memory) != 0 else None)
         read = source.reader()
         self.spec = sample_spec(lambda sample: decode(*read(sample)))
         flat = tf.nest.flatten(self.spec)

@@ -19,11 +19,18 @@ class _Callback(*(kind.callbacks.Callback for kind in _KERASES)):
     """Of each Keras that is installed."""
 
 
+def seed_states(model) -> list[tf.Variable]:
+    """What Keras 3's Dropout and the like draw from next, which `tf.train.Checkpoint` does not see."""
+    weights = {id(weight) for weight in model.weights}
+    return [variable.value for variable in model.variables if id(variable) not in weights]
+
+
 class Resume(_Callback):
     """Saves model, optimizer and position; a run that begins anew goes on where the last one was saved.
 
     The position is one number, the steps done: with the dataset's arguments it says which batches follow.
-    With them resumed training equals an uninterrupted one bit for bit, where the model's operations repeat.
+    With them resumed training equals an uninterrupted one bit for bit, where the model's operations repeat:
+    Keras 3's Dropout does, tf_keras's and what draws from a global seed do not.
 
     Args:
       directory: for checkpoints; the last two are kept.
@@ -55,7 +62,8 @@ class Resume(_Callback):
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, step=self._step, **also)
+        kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
+        checkpoint = tf.train.Checkpoint(step=self._step, **kept, **also)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
         self._manager.restore_or_initialize()
         self._every, self._saved, self._epoch_start = every, self.step, self.step

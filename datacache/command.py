@@ -14,7 +14,7 @@ _COMMANDS = {
     "ls": "the stores in memory: source, decode version, size, age",
     "stat": "how many samples each store holds",
     "verify": "read all that is kept; exit code 1 if something is damaged",
-    "clear": "delete stores (by name, or all) and local copies",
+    "clear": "delete stores (by name, or all and indices of records) and local copies",
     "doctor": "how much memory a cache may take here, and why",
 }
 _EMPTY = "no store: a run was killed before it had made one"
@@ -54,9 +54,12 @@ def main(arguments: list[str]) -> int:
         print(f"{local} is not a cache's directory.")
         return 2
     if args.command == "doctor":
-        return _doctor(args.memory_dir, memory.promised(root))
+        with memory.unopened(root):
+            promised = memory.promised(root)
+        return _doctor(args.memory_dir, promised)
     if args.command == "clear":
-        todo = [(memory.clear, path) for path in chosen]
+        indices = [] if args.names else memory.indices_in(root)
+        todo = [(memory.clear, path) for path in [*chosen, *indices]]
         todo += [(local_level.clear, local)] if local else []
         return _clear(todo)
     files = {path: memory.stores(path) for path in chosen}
@@ -64,8 +67,14 @@ def main(arguments: list[str]) -> int:
         return _verify(files, local)
     if not chosen:
         print(f"No stores in {root}.")
+    with memory.unopened(root):
+        used = {path for path in chosen if directories.is_in_use(path)}
     for path in chosen:
-        print(_line(path, files[path]) if args.command == "ls" else _stat(path, files[path]))
+        ls = args.command == "ls"
+        print(_line(path, files[path], path in used) if ls else _stat(path, files[path]))
+    if args.command == "ls" and not args.names:
+        for path in memory.indices_in(root):
+            print(f"{path.name}  {_size([path / 'index.npy'])}  where the records of TFRecord files begin")
     if local:
         print(_copies(local))
     return 0
@@ -80,15 +89,19 @@ def _about(path: pathlib.Path) -> dict:
     return about if isinstance(about, dict) else {}
 
 
-def _line(path: pathlib.Path, files: list[pathlib.Path]) -> str:
-    about = _about(path)
+def _size(files: list[pathlib.Path]) -> str:
     try:
-        size = budget.readable(sum(file.stat().st_blocks * 512 for file in files)) if files else "no store"
+        return budget.readable(sum(file.stat().st_blocks * 512 for file in files))
     except OSError:
-        size = ""
+        return ""
+
+
+def _line(path: pathlib.Path, files: list[pathlib.Path], in_use: bool) -> str:
+    about = _about(path)
+    size = _size(files) if files else "no store"
     created = about.get("created")
     age = f"{(time.time() - created) / 3600:.1f} h old" if isinstance(created, float) else ""
-    use = "in use" if directories.is_in_use(path) else ""
+    use = "in use" if in_use else ""
     # Printed as Python literals: what a file says must not steer a terminal.
     what = f"{str(about.get('source', '?'))!r} {str(about.get('version', '?'))!r}"
     return "  ".join(part for part in (path.name, size, what, age, use) if part)

@@ -152,7 +152,7 @@ def alone(path: pathlib.Path) -> Iterator[None]:
 
 
 def is_in_use(path: pathlib.Path) -> bool:
-    """Whether a process leases the directory."""
+    """Whether a process leases the directory; who leases it at this very moment does not find it alone."""
     try:
         with alone(path):
             return False
@@ -182,7 +182,8 @@ def _remove_leftovers(path: pathlib.Path, leftovers: Find) -> bool:
     # Markers' temporaries are not among them: who writes one has no lease yet.
     try:
         with alone(path):
-            unlink_all(leftovers(path))
+            with contextlib.suppress(OSError):  # on a disk that is read-only now, what is whole can be read
+                unlink_all(leftovers(path))
             return True
     except InUse:
         return False

@@ -2,7 +2,7 @@
 
     <local_dir>/.datacache                   marker and lease
     <local_dir>/files/<2 hex>/<hex>-<stamp>  a file's bytes and a footer (copy.h): crc32c, length, stamp
-    <local_dir>/index/<hex>.npy              where the records of TFRecord files begin
+    <local_dir>/index/<hex>.npy              where the records of TFRecord files begin (index.py)
 
 A copy's name is a hash of its original's path, and the stamp of the original's content: whatever a source's
 files are called, nothing is written elsewhere, and runs that listed a source before and after it changed do
@@ -11,21 +11,16 @@ there is a newer one are deleted when a run begins and no other uses the directo
 """
 
 import hashlib
-import io
 import logging
 import os
 import pathlib
 import re
-from collections.abc import Sequence
-
-import numpy as np
 
 from datacache import directories
 
 _log = logging.getLogger("datacache")
 # Of copies, of indices, and of both while they are written.
 _NAMES = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}|\.npy)?(\.tmp\..+)?")
-_FRAMING = 16  # bytes of a record of TFRecord files without data
 
 
 class LocalCopies:
@@ -59,55 +54,6 @@ class LocalCopies:
             return ""
         name = hashlib.sha256(original.encode()).hexdigest()
         return str(self.root / "files" / name[:2] / f"{name}-{stamp:016x}")
-
-    def load_index(self, fingerprint: str, sizes: Sequence[int]) -> np.ndarray | None:
-        """The index that an earlier run saved for a source, int64 [3, R]; None if there is none.
-
-        Nor if it cannot be that of files of these sizes: anybody can write the digest of anything.
-        """
-        if self.root is None:
-            return None
-        try:
-            data = (self.root / "index" / f"{fingerprint}.npy").read_bytes()
-        except OSError:
-            return None
-        if hashlib.sha256(data[32:]).digest() != data[:32]:
-            return None
-        try:
-            index = np.lib.format.read_array(io.BytesIO(data[32:]), allow_pickle=False)
-        except Exception:  # of many kinds, as the bytes may be any
-            return None
-        return index if _is_index(index, np.array(sizes, np.int64)) else None
-
-    def save_index(self, fingerprint: str, index: np.ndarray) -> None:
-        """Saves it, if that is possible."""
-        if self.root is None:
-            return
-        stream = io.BytesIO()
-        np.save(stream, index, allow_pickle=False)
-        data = stream.getvalue()
-        try:
-            directories.write(
-                self.root / "index" / f"{fingerprint}.npy", hashlib.sha256(data).digest() + data
-            )
-        except OSError as error:
-            _log.warning("datacache: the index of records is not kept: %s", error)
-
-
-def _is_index(index: np.ndarray, sizes: np.ndarray) -> bool:
-    """Whether it divides all bytes of files of these sizes into records: file, first byte, length of each."""
-    if index.dtype != np.int64 or index.ndim != 2 or len(index) != 3:
-        return False
-    files, begins, lengths = index
-    if not ((files >= 0) & (files < len(sizes))).all():
-        return False
-    room = sizes[files] - _FRAMING  # no sum may overflow
-    if not ((begins >= 0) & (begins <= room)).all():
-        return False
-    if not ((lengths >= _FRAMING) & (lengths <= sizes[files] - begins)).all():
-        return False
-    begins = begins + (np.cumsum(sizes) - sizes)[files]  # as if the files were one
-    return np.array_equal(np.append(begins, sizes.sum()), np.append(0, begins + lengths))
 
 
 def _folders(root: pathlib.Path) -> list[pathlib.Path]:

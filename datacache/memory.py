@@ -6,6 +6,7 @@
     <memory_dir>/datacache-<uid>/<identity>/encoded     those that did not fit, before they were decoded
     <memory_dir>/datacache-<uid>/<identity>/limit       bytes that the two may take: samples, tables
     <memory_dir>/datacache-<uid>/<identity>/about.json  what `tss cache ls` shows; nothing relies on it
+    <memory_dir>/datacache-<uid>/index-<hex>/index.npy  where records begin (index.py)
 
 The identity is a hash of the source's fingerprint, of the decode version and of the samples' components:
 another content or decode version is another store. It outlives the process; the next run begins warm.
@@ -21,7 +22,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,8 @@ from custom_ops.datacache_store import datacache_store as native
 from datacache import budget, directories
 
 FORMAT = 3  # of files, and of the order that decides which samples a node keeps
-_FILES = ("store", "encoded", "limit", "about.json")
+INDEX = "index-"  # begins the names of directories that hold an index and no store
+_FILES = ("store", "encoded", "limit", "about.json", "index.npy")
 _PAGE = 4096
 _log = logging.getLogger("datacache")
 
@@ -90,7 +92,7 @@ class Memory:
             return
         try:
             root = directories.claim(root_of(memory_dir))
-            with directories.one_at_a_time(root):
+            with unopened(root):
                 self._lease = directories.Lease(root / name, _half_written)
                 self._open(root, memory, about)
         except (OSError, tf.errors.ResourceExhaustedError) as error:
@@ -122,12 +124,24 @@ class Memory:
             self.limit.bytes, self.samples, self._share, self.sample_bytes, encoded_bytes
         )
         if self.rooms.encoded:
-            self.encoded_path = self._store(directory / "encoded", int(np.max(encoded)))
-            native.set_capacity(self.encoded_path, self.rooms.encoded)
+            self._open_encoded(directory / "encoded")
         native.set_capacity(path, self.rooms.decoded)
         bytes_given = self.rooms.decoded * self.sample_bytes + self.rooms.encoded * (encoded_bytes or 0)
         _give(directory, _Given(bytes_given, tables))
         self.path = path
+
+    def _open_encoded(self, path: pathlib.Path) -> None:
+        """Without room for its table, decoded samples are kept alone: that store may be full of them."""
+        try:
+            self.encoded_path = self._store(path, int(np.max(self._encoded_sizes)))
+        except tf.errors.ResourceExhaustedError as error:
+            _log.warning(
+                "datacache: no samples are kept encoded: %s. What does not fit decoded is read each time.",
+                error.message,
+            )
+            self.rooms = budget.rooms(self.limit.bytes, self.samples, self._share, self.sample_bytes, None)
+        else:
+            native.set_capacity(self.encoded_path, self.rooms.encoded)
 
     def _store(self, path: pathlib.Path, payload_bytes: int) -> str:
         """The path of a store that is there, or has been made, and is sound."""
@@ -210,8 +224,17 @@ def _taken(directory: pathlib.Path) -> int:
     return found
 
 
+@contextlib.contextmanager
+def unopened(root: pathlib.Path) -> Iterator[None]:
+    """Nobody opens a store inside this context, who would take who looks at it for another user of it."""
+    with contextlib.ExitStack() as stack:
+        if directories.is_ours(root):
+            stack.enter_context(directories.one_at_a_time(root))
+        yield
+
+
 def promised(root: pathlib.Path, own: pathlib.Path | None = None) -> int:
-    """Bytes that stores in use, but for one's own, may still come to take."""
+    """Bytes that stores in use, but for one's own, may still come to take; to be called inside `unopened`."""
     found = 0
     for directory in stores_in(root):
         given = _given(directory)
@@ -236,6 +259,15 @@ def stores(directory: pathlib.Path) -> list[pathlib.Path]:
 
 def stores_in(root: pathlib.Path) -> list[pathlib.Path]:
     """The directories of a user's stores."""
+    return [path for path in _all_in(root) if not path.name.startswith(INDEX)]
+
+
+def indices_in(root: pathlib.Path) -> list[pathlib.Path]:
+    """The directories of indices of records."""
+    return [path for path in _all_in(root) if path.name.startswith(INDEX)]
+
+
+def _all_in(root: pathlib.Path) -> list[pathlib.Path]:
     if not directories.is_ours(root):
         return []
     found = (path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
@@ -243,7 +275,7 @@ def stores_in(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def clear(directory: pathlib.Path) -> int:
-    """Deletes a store, and its directory if nothing else is in it; returns bytes.
+    """Deletes a store or an index, and its directory if nothing else is in it; returns bytes.
 
     Raises:
       directories.InUse: a running process has it open.

@@ -6,7 +6,7 @@ no file order survives. Then
 
   local      in each epoch each row b permutes its own members: who owns row b needs the same N / B samples
              in each epoch, and never another's
-  exchange   the same, but before epoch e = 1, 2, ... one of W = ceil(1 / q) windows of consecutive
+  exchange   the same, but before epoch e = 1, 2, ... one of W = min(ceil(1 / q), N) windows of consecutive
              positions, the (e - 1 mod W)-th, is permuted as a whole: q of the samples change rows
   global     all positions are permuted in each epoch
 
@@ -100,7 +100,7 @@ def _permuted(index, order: Order, size, purpose: int, first=0, second=0):
 
 def windows(order: Order) -> list[tuple[int, int]]:
     """The W windows of positions, [begin, end), that take turns in changing rows."""
-    count = math.ceil(1 / order.fraction)
+    count = min(math.ceil(1 / order.fraction), order.samples)
     edges = [round(order.samples * w / count) for w in range(count + 1)]
     return list(zip(edges[:-1], edges[1:], strict=True))
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import version, waiting
+from datacache import index, version, waiting
 from datacache.local import LocalCopies
 
 _THREADS = 32  # that list or index files at a time: the central storage answers slowly, not little
@@ -84,9 +84,9 @@ def _fingerprint(*parts) -> str:
 class TFRecords:
     """The records of TFRecord files; `decode(record)` gets a scalar string.
 
-    Where each record begins must be known before the first batch. With a `local_dir` the first run on a
-    machine reads all files once, into their local copies, and leaves an index for later ones; without, every
-    process of every run reads all files for it. Compressed files are not supported.
+    Where each record begins must be known before the first batch: the first run on a machine reads all files
+    once, into their local copies if there is a `local_dir`, and leaves an index for its other processes and
+    later runs. Compressed files are not supported.
 
     Args:
       pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths.
@@ -107,16 +107,18 @@ class TFRecords:
         self._copies = LocalCopies(None)
         self._index = None
 
-    def open(self, copies: LocalCopies) -> None:
-        """Reads where the records are: from the index of an earlier run, or from the files."""
+    def open(self, copies: LocalCopies, memory_dir: str | None = None) -> None:
+        """Reads where the records are, from an index that is kept (index.place), or from the files."""
         self._copies = copies
-        saved = copies.load_index(self.fingerprint, [file.size for file in self.files])
-        if saved is None and self._index is None:
-            self._index = self._read_index()
-        if saved is None:
-            copies.save_index(self.fingerprint, self._index)
-        else:
-            self._index = saved
+        with index.place(copies, memory_dir, self.fingerprint) as path:
+            saved = path and index.load(path, [file.size for file in self.files])
+            if saved is not None:
+                self._index = saved
+                return
+            if self._index is None:
+                self._index = self._read_index()
+            if path is not None:
+                index.save(path, self._index)
 
     def _read_index(self) -> np.ndarray:
         """Of each record, its file, first byte and length; reads all files, into their copies."""
@@ -150,11 +152,11 @@ class TFRecords:
     def reader(self) -> Callable[..., tuple[tf.Tensor, ...]]:
         """The graph function from a sample's number, and perhaps a `Kept`, to what `decode` gets."""
         len(self)
-        index = tf.constant(self._index)
+        parts = tf.constant(self._index)
         read_part = _file_reader(self.files, self._copies)
 
         def read(sample: tf.Tensor, kept: Kept = _not_kept):
-            part = tf.unstack(tf.gather(index, sample, axis=1))
+            part = tf.unstack(tf.gather(parts, sample, axis=1))
             return (kept(sample, lambda: read_part(*part, record=True)),)
 
         return read
@@ -192,7 +194,7 @@ class ImageFolder:
         self.fingerprint = _fingerprint("ImageFolder", [tuple(file) for file in self.files], labels)
         self._copies = LocalCopies(None)
 
-    def open(self, copies: LocalCopies) -> None:
+    def open(self, copies: LocalCopies, memory_dir: str | None = None) -> None:
         """From now on reads through these copies."""
         self._copies = copies
 
@@ -275,7 +277,7 @@ class Samples:
         self.title = f"Samples {getattr(read_fn, '__name__', '')}"
         self.fingerprint = _fingerprint("Samples", n, fingerprint or version.of(read_fn, "fingerprint"))
 
-    def open(self, copies: LocalCopies) -> None:
+    def open(self, copies: LocalCopies, memory_dir: str | None = None) -> None:
         """There is nothing to copy."""
 
     def __len__(self) -> int:

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import time
 from concurrent import futures
@@ -245,6 +246,38 @@ def test_a_damaged_original_is_read_twice_and_named(pattern, shm):
     assert said == ["reading it again", "twice"]
 
 
+# In place of the C library's: flips a bit of the first record that is read of the second file.
+ONCE_WRONG = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+ssize_t pread(int fd, void* to, size_t n, off_t at) {
+  static int done = 0;
+  ssize_t (*real)(int, void*, size_t, off_t) = dlsym(RTLD_NEXT, "pread");
+  ssize_t got = real(fd, to, n, at);
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "1.tfrecord") && got > 20 && got < 200 &&
+      !__atomic_exchange_n(&done, 1, __ATOMIC_RELAXED)) {
+    ((char*)to)[got / 2] ^= 1;
+  }
+  return got;
+}
+ssize_t pread64(int fd, void* to, size_t n, off_t at) { return pread(fd, to, n, at); }
+"""
+
+
+def test_an_original_that_is_read_wrongly_once(pattern, shm, tmp_path):
+    library = tmp_path / "once_wrong.so"
+    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    subprocess.run(compiler, input=ONCE_WRONG, text=True, check=True)
+    stats, _, err = help_.finished(help_.worker(pattern, shm, prefix=["env", f"LD_PRELOAD={library}"]))
+    assert (stats["damaged_files"], stats["stored"]) == (1, 150)
+    assert re.findall(r"damaged data at byte \d+ of \S*1.tfrecord, (.*)", err) == ["reading it again"]
+
+
 @pytest.mark.parametrize("more", [b"", b"more"])
 @pytest.mark.parametrize("local", [False, True])
 def test_an_original_that_changes_meanwhile_is_named(tmp_path, shm, local, more):
@@ -293,3 +326,16 @@ def test_a_deleted_source(pattern, shm, tmp_path):
         help_.numbers_of(uncopied.dataset(16, epochs=1))
     with pytest.raises(ValueError, match="no file matches"):
         help_.cache(pattern, shm)
+
+
+def test_a_deleted_image(shm, tmp_path):
+    """As of records; the others are still read."""
+    folder = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
+    copied = datacache.DataCache(folder, help_.decode_image, tmp_path / "local", memory=0)
+    whole = [image.numpy() for image, _ in copied.dataset(24, epochs=1)]
+    uncopied = datacache.DataCache(folder, help_.decode_image, memory_dir=str(shm))
+    (tmp_path / "images" / "class_1" / "003.jpg").unlink()
+    np.testing.assert_array_equal(whole, [image.numpy() for image, _ in copied.dataset(24, epochs=1)])
+    with pytest.raises(ValueError, match="class_1/003.jpg cannot be read"):
+        uncopied.warm(progress=False)
+    assert uncopied.sample(14)[1].numpy() == 1

@@ -4,6 +4,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import tensorflow as tf
 
 import datacache
 from custom_ops.datacache_store import datacache_store as native
+from datacache import directories
+from datacache import local as local_level
 from datacache import memory as memory_level
 from tests import datacache_help as help_
 
@@ -22,13 +25,13 @@ AT_ONCE = """
 import json, pathlib, sys, time
 import numpy as np
 from tests import datacache_help as help_
-pattern, shm, local, own, other = sys.argv[1:]
+pattern, shm, local, own, other, version = sys.argv[1:]
 def wait_for_the_other(name):
     pathlib.Path(shm, own + name).touch()
     while not pathlib.Path(shm, other + name).exists():
         time.sleep(0.001)
 wait_for_the_other(" copies")
-cache = help_.cache(pattern, shm, local)
+cache = help_.cache(pattern, shm, local, version=version)
 batches = iter(cache.dataset(16, seed=int(own), epochs=1))
 wait_for_the_other(" fills")
 seen = np.concatenate(help_.numbers_of(batches))
@@ -37,23 +40,25 @@ print(json.dumps(cache.stats()))
 """
 
 
-def test_two_runs_fill_one_cache_at_once(shm, tmp_path):
+@pytest.mark.parametrize("versions", [("1", "1"), ("1", "2")], ids=["one store", "two"])
+def test_two_runs_fill_one_cache_at_once(shm, tmp_path, versions):
     pattern = help_.records(tmp_path / "source", per_file=1000)
     place = [pattern, shm, tmp_path / "local"]
     pipe = subprocess.PIPE
     runs = [
         subprocess.Popen(
-            [sys.executable, "-c", AT_ONCE, *map(str, place), *names],
+            [sys.executable, "-c", AT_ONCE, *map(str, place), *names, version],
             stdout=pipe, stderr=pipe, env=help_.ENVIRONMENT, text=True,
         )
-        for names in ("01", "10")
+        for names, version in zip(("01", "10"), versions, strict=True)
     ]
     stats = [help_.finished(run)[0] for run in runs]
     assert [s["stored"] for s in stats] == [3000, 3000]
     assert sum(s["copies"] for s in stats) == 3  # each file was read by one of them
     assert min(s["memory_misses"] for s in stats) > 300  # each has filled a part
-    cache = help_.cache(*place)
-    assert native.verify(cache.memory.path) == 0
+    for version in versions:
+        cache = help_.cache(*place, version=version)
+        assert cache.stats()["stored"] == 3000 and native.verify(cache.memory.path) == 0
 
 
 @pytest.mark.parametrize("size", ["40k", "4k"])
@@ -134,6 +139,18 @@ def test_read_only_root(pattern, shm, tmp_path):
     assert stats["stored"] == stats["capacity"] == 0 and stats["original_reads"] >= 300
 
 
+def test_copies_on_a_disk_that_became_read_only(pattern, shm, tmp_path):
+    """They are read, whatever else a killed run has left there."""
+    local = tmp_path / "local"
+    help_.finished(help_.worker(pattern, shm, local, epochs=1))
+    for copy in local_level.copies_in(local):
+        copy.with_name(copy.name + ".tmp.1.1").touch()
+    script = f'mount --bind "{local}" "{local}" && mount -o remount,bind,ro "{local}" && exec "$@"'
+    prefix = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    stats, _, err = help_.finished(help_.worker(pattern, tmp_path / "other", local, prefix=prefix))
+    assert stats["original_reads"] == 0 and stats["local_hit_rate"] == 1, err
+
+
 SAMPLE = 64 + 64 + 128  # bytes of a sample of `help_.cache` in memory
 
 
@@ -192,6 +209,31 @@ def test_the_least_limit_of_those_who_use_a_store(pattern, shm):
     assert help_.cache(pattern, shm).stats()["capacity"] == 150  # nobody else's limit outlives them
 
 
+def test_looking_at_a_store_is_no_use_of_it(pattern, shm):
+    """As `tss cache ls` looks, while runs open it: none inherits the limit of one that has ended."""
+    help_.cache(pattern, shm, memory=40 * SAMPLE).memory._lease.release()
+    [store] = memory_level.stores_in(memory_level.root_of(shm))
+    looked, done = [], threading.Event()
+
+    def look():
+        while not done.is_set():
+            with memory_level.unopened(store.parent):
+                looked.append(directories.is_in_use(store))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(20):
+            cache = help_.cache(pattern, shm)
+            assert cache.stats()["capacity"] == 150
+            cache.memory._lease.release()
+            help_.cache(pattern, shm, memory=40 * SAMPLE).memory._lease.release()
+    finally:
+        done.set()
+        looker.join()
+    assert {False, True} <= set(looked)
+
+
 def large(pattern, shm, **arguments) -> datacache.DataCache:
     """A cache of samples that take twenty kilobytes when they are decoded."""
     def decode(record):
@@ -222,6 +264,26 @@ def test_what_does_not_fit_decoded_is_kept_encoded(pattern, shm, capsys):
     assert numbers_of(again.dataset(16, epochs=1)) == list(range(150))
     assert native.read_stats().original_reads == before
     assert large(pattern, shm, memory=1_500_000, version="2", nodes=3).memory.rooms == (74, 0)
+
+
+def test_no_room_for_the_table_of_encoded_samples(pattern, shm, tmp_path):
+    """A run with copies has filled the memory; one without keeps what is there, and no encoded samples."""
+    script = (
+        "import os, sys\n"
+        "from tests import test_datacache_rooms as rooms\n"
+        "pattern, shm, local = sys.argv[1:]\n"
+        "first = rooms.large(pattern, shm, local_dir=local, version='v')\n"
+        "rooms.numbers_of(first.dataset(16, epochs=1))\n"
+        "with open(shm + '/other', 'wb') as file:\n"
+        "    file.write(bytes(os.statvfs(shm).f_bavail * os.statvfs(shm).f_bsize - 4096))\n"
+        "second = rooms.large(pattern, shm, version='v')\n"
+        "assert second.memory.encoded_path is None\n"
+        "assert rooms.numbers_of(second.dataset(16, epochs=1)) == list(range(150))\n"
+        "stats = second.stats()\n"
+        "assert 20 < stats['stored'] < 150 and stats['memory_hits'] >= stats['stored'], stats\n"
+    )
+    _, err = help_.ran(script, pattern, shm, tmp_path / "local", prefix=help_.in_small_tmpfs(shm, "1m"))
+    assert "no samples are kept encoded" in err
 
 
 def test_copies_on_the_local_disk_are_the_encoded_form(pattern, shm, tmp_path):

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import time
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import tensorflow as tf
 
 import datacache
 from custom_ops.datacache_store import datacache_store as native
+from datacache.local import LocalCopies
 from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
@@ -30,7 +33,26 @@ def test_records_are_indexed_once(copied, pattern, shm, tmp_path, monkeypatch):
     assert len(indexed) == 3
     again = datacache.TFRecords(pattern)
     datacache.DataCache(again, help_.decode_record, local, version="3", memory_dir=str(shm))
-    assert len(indexed) == (3 if copied else 6)  # with copies, the index is kept, too
+    assert len(indexed) == 3
+    assert len(again) == 150
+    unkept = datacache.TFRecords(pattern)
+    datacache.DataCache(unkept, help_.decode_record, memory=0, memory_dir=str(shm))
+    assert len(indexed) == 6
+
+
+def test_who_comes_while_records_are_indexed_waits(pattern, shm, monkeypatch):
+    indexed, record_index = [], native.record_index
+
+    def slowly(*file):
+        indexed.append(file)
+        time.sleep(0.2)
+        return record_index(*file)
+
+    monkeypatch.setattr(native, "record_index", slowly)
+    sources = [datacache.TFRecords(pattern) for _ in range(4)]
+    with futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda source: source.open(LocalCopies(None), str(shm)), sources))
+    assert len(indexed) == 3 and [len(source) for source in sources] == [150] * 4
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -49,7 +71,8 @@ def test_a_url(copied, shm, tmp_path):
     assert after.copies - before.copies == 0 and after.local_reads - before.local_reads == 150 * copied
 
 
-def test_a_url_of_images(shm, tmp_path):
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_url_of_images(copied, shm, tmp_path):
     directory = f"ram://{tmp_path.name}"
     folder = help_.images(tmp_path / "images")
     for path in folder.glob("*/*.jpg"):
@@ -58,12 +81,36 @@ def test_a_url_of_images(shm, tmp_path):
         with tf.io.gfile.GFile(target, "wb") as file:
             file.write(path.read_bytes())
     sources = [datacache.ImageFolder(place) for place in (directory, str(folder))]
-    batches = [
-        next(iter(datacache.DataCache(s, help_.decode_image, memory_dir=str(shm)).dataset(24, epochs=1)))
-        for s in sources
-    ]
+    place = {"memory": 0, "local_dir": tmp_path / "local"} if copied else {"memory_dir": str(shm)}
+    caches = [datacache.DataCache(source, help_.decode_image, **place) for source in sources]
+    batches = [next(iter(cache.dataset(24, epochs=1))) for cache in caches]
     for one, other in zip(*map(tf.nest.flatten, batches), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_copies_of_all_lengths(tmp_path):
+    """They are copied in blocks, of 256 KB, 1 MB, 4 MB, and then 8 MB each."""
+    ends = np.cumsum([1 << 18, 1 << 20, 1 << 22, 1 << 23, 1 << 23])
+    lengths = [0, 1, *(int(end) + more for end in ends for more in (-1, 0, 1))]
+    rng, folder = np.random.default_rng(0), tmp_path / "files" / "of_one_class"
+    folder.mkdir(parents=True)
+    for i, length in enumerate(lengths):
+        (folder / f"{i:02}.jpg").write_bytes(rng.bytes(length))
+
+    def decode(data, label):
+        return tf.strings.length(data), tf.strings.to_hash_bucket_fast(data, 1 << 62)
+
+    found = [
+        datacache.DataCache(datacache.ImageFolder(str(folder.parent)), decode, place, memory=0).load(
+            tf.range(len(lengths), dtype=tf.int64)
+        )
+        for place in (None, tmp_path / "local")
+    ]
+    np.testing.assert_array_equal(found[0][0], lengths)
+    for original, copied in zip(*found, strict=True):
+        np.testing.assert_array_equal(original, copied)
+    copies = (tmp_path / "local" / "files").glob("*/*")
+    assert sorted(copy.stat().st_size - 24 for copy in copies) == lengths
 
 
 def test_files_are_known_from_every_working_directory(tmp_path, monkeypatch):

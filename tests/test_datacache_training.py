@@ -19,9 +19,10 @@ pytest_plugins = ("tests.datacache_fixtures",)
 EPOCHS, BATCH = 3, 16
 
 
-def model(keras=keras):
-    keras.utils.set_random_seed(1)
-    made = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
+def model(kind=keras):
+    kind.utils.set_random_seed(1)
+    drawn = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)] if kind is keras else []
+    made = kind.Sequential([kind.layers.Input([100]), *drawn, kind.layers.Dense(1)])
     made.compile("adam", "mse")
     return made
 

@@ -28,6 +28,7 @@ ROUNDS = 3
 SHARERS = 4  # processes that read one data set at once
 LATER_BYTES = 14 << 30  # of decoded samples: an epoch of them is long against the start of a pipeline
 LATER_EPOCHS = 4
+FLIPS = 300  # bits that flip in each store, one at a time
 _ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
@@ -58,9 +59,9 @@ def served(source: pathlib.Path, mountpoint: pathlib.Path) -> Iterator[pathlib.P
         server.wait(timeout=20)
 
 
-def run(*arguments) -> dict:
+def run(*arguments, module: str = "measure") -> dict:
     """What a measuring process prints."""
-    command = [sys.executable, "-m", "benchmarks.datacache.measure", *map(str, arguments)]
+    command = [sys.executable, "-m", f"benchmarks.datacache.{module}", *map(str, arguments)]
     result = subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
     if result.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr[-3000:]}")
@@ -146,7 +147,7 @@ def measure(quick: bool) -> dict:
     results = {"epochs": [], "sharing": [], "later": [], "gather": []}
     results["storage"] = {"latency_ms": LATENCY_MS, "mbit": MBIT}
     missing = peers.install()
-    results["peers"] = missing and f"grain and webdataset could not be installed: {missing}"
+    results["peers"] = missing and f"grain, webdataset and LMDB could not be installed: {missing}"
     names = [way for way in ways.WAYS if not (missing and way in ways.PEERS)]
     for edge in EDGES[: 1 if quick else None]:
         images = 300 if quick else IMAGES[edge]
@@ -163,6 +164,10 @@ def measure(quick: bool) -> dict:
         print(f"{edge} px, batches from memory", flush=True)
         rounds, images = (3, 1000) if quick else (15, (1 << 29) // (edge * edge * 3))
         results["gather"].append({"edge": edge, **run("gather", edge, images, rounds)})
+    if not missing:
+        print("our store beside LMDB", flush=True)
+        edges = EDGES[: 1 if quick else None]
+        results["stores"] = run(20 if quick else FLIPS, *edges, module="stores")
     return results
 
 

@@ -1,4 +1,4 @@
-"""grain and webdataset, each with its own cache in memory; installed for this benchmark alone."""
+"""grain and webdataset, each with its own cache in memory, and LMDB; installed for this benchmark alone."""
 
 import importlib
 import itertools
@@ -20,7 +20,7 @@ _IMAGES_PER_SHARD = 250
 
 
 def install() -> str:
-    """Installs both; returns why not, "" if they are there."""
+    """Installs them; returns why not, "" if they are there."""
     arguments = ["--quiet", "--no-deps", "--require-hashes", "--upgrade", "--target", str(_INSTALLED)]
     command = [sys.executable, "-m", "pip", "install", *arguments, "-r", str(_REQUIREMENTS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -37,7 +37,8 @@ def make_shards(source: pathlib.Path) -> None:
                 tar.add(path, arcname=path.name)
 
 
-def _module(name: str):
+def module(name: str):
+    """One of them, imported."""
     if str(_INSTALLED) not in sys.path:
         sys.path.append(str(_INSTALLED))  # after our own packages
     return importlib.import_module(name)
@@ -45,7 +46,7 @@ def _module(name: str):
 
 def with_grain(files: list[str], edge: int, batch: int):
     """Reads and decodes by grain's threads; batches stay in its CacheIterDataset."""
-    grain = _module("grain")
+    grain = module("grain")
 
     def image(path):
         return tf.io.decode_jpeg(tf.io.read_file(path), channels=3).numpy()
@@ -58,7 +59,7 @@ def with_grain(files: list[str], edge: int, batch: int):
 
 def with_webdataset(source: pathlib.Path, edge: int, batch: int):
     """Reads and decodes tar files in one thread, as it does without PyTorch; samples stay in its Cached."""
-    wds = _module("webdataset")
+    wds = module("webdataset")
     shards = sorted(str(path) for path in (source / SHARDS).glob("*.tar"))
     pipeline = wds.DataPipeline(
         wds.SimpleShardList(shards),

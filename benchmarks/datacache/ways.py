@@ -59,14 +59,18 @@ def snapshot(source, scratch, edge):
     return _batched(_decoded(source, edge).snapshot(str(scratch / "snapshot")).shuffle(1024, seed=0))
 
 
-def _datacache(source, edge, local):
+def _datacache(source, edge, local, memory="auto"):
     image = decode(edge)
-    cache = datacache.DataCache(
-        datacache.ImageFolder(str(source)), lambda data, label: image(data), local, memory_dir=str(MEMORY)
-    )
+    folder = datacache.ImageFolder(str(source))
+    cache = datacache.DataCache(folder, lambda data, _: image(data), local, memory, memory_dir=str(MEMORY))
     # One pipeline for all epochs, as `fit` with steps_per_epoch has it.
     run, steps = iter(cache.dataset(BATCH)), cache.steps_per_epoch(BATCH)
     return lambda epoch: itertools.islice(run, steps)
+
+
+def unkept(source, scratch, edge):
+    """DataCache's threads read and decode in each epoch: what filling is compared with."""
+    return _datacache(source, edge, None, memory=0)
 
 
 def in_memory(source, scratch, edge):
@@ -91,6 +95,7 @@ def webdataset(source, scratch, edge):
 
 PLAIN, CACHE = "plain tf.data", "cache() in memory"
 IN_MEMORY, WITH_COPIES = "DataCache without copies", "DataCache"
+UNKEPT = "DataCache, nothing kept"
 WAYS = {
     PLAIN: plain,
     CACHE: cache_in_memory,
@@ -98,6 +103,7 @@ WAYS = {
     "snapshot": snapshot,
     "grain, cached": grain,
     "webdataset, cached": webdataset,
+    UNKEPT: unkept,
     IN_MEMORY: in_memory,
     WITH_COPIES: with_copies,
 }

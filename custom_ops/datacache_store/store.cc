@@ -78,7 +78,7 @@ std::unique_ptr<Store> Store::Open(const std::string& path, Fault* fault) {
     fits = header.samples <= room / (store->stride_ + 8);
   }
   if (fits) {
-    store->samples_ = header.samples;
+    store->samples_ = store->most_ = header.samples;
     store->data_begin_ = AlignUp(kPage + 8 * store->samples_, kPage);
     store->file_bytes_ = store->data_begin_ + store->samples_ * store->stride_;
   }

@@ -80,7 +80,8 @@ class Store {
   bool full();
   // Makes samples absent; others may take their slots.
   void Release(const std::vector<int64_t>& ids);
-  // How many samples the store may hold from now on, in all processes; never below what it holds. False
+  // How many samples the store may hold from now on, in all processes; never below what it holds. This
+  // process keeps to its own number, too, whatever becomes of the file's. False
   // where the file has been truncated or cannot be locked.
   bool SetCapacity(int64_t capacity);
   // Reads all that is stored; returns how many samples are damaged.
@@ -121,8 +122,10 @@ class Store {
   // The header's count of changes at which there was no room.
   std::atomic<uint64_t> full_at_{~uint64_t{0}};
   std::atomic<int64_t> hits_{0}, misses_{0}, bytes_read_{0}, put_{0}, rejected_{0}, corrupt_{0};
-  // Under the writer's lock: slots that nobody owned, at the count of changes at which they were sought.
+  // Under the writer's lock: the capacity that this process has set, all samples before; and slots that
+  // nobody owned, at the count of changes at which they were sought.
   std::mutex writer_;
+  int64_t most_ = 0;
   std::vector<int64_t> free_;
   uint64_t sought_at_ = ~uint64_t{0};
 };

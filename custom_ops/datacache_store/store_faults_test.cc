@@ -154,12 +154,7 @@ TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {
     int64_t offset = random() % status.st_size;
     if (trial % 3 == 0) offset = random() % 128;                  // header
     if (trial % 3 == 1) offset = kPage + random() % (8 * samples);  // table
-    std::fstream raw(file.path, std::ios::in | std::ios::out | std::ios::binary);
-    raw.seekg(offset);
-    const char before = static_cast<char>(raw.get());
-    raw.seekp(offset);
-    raw.put(static_cast<char>(before ^ (1 << random() % 8)));
-    raw.flush();
+    FlipBit(file.path, offset, random() % 8);
     Fault fault;
     const auto store = Store::Open(file.path, &fault);
     if (store == nullptr) {
@@ -170,7 +165,6 @@ TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {
       for (int64_t id = 0; id < samples; ++id) HasSample(store.get(), id);
     }
     if (trial % 50 == 49 || store == nullptr) {  // damage adds up in between
-      raw.close();
       unlink(file.path.c_str());
       const auto fresh = Created(file.path, samples, bytes);
       for (int64_t id = 0; id < samples; ++id) PutSample(fresh.get(), id);
@@ -178,6 +172,27 @@ TEST(StoreFaultsTest, AFlippedBitMakesASampleAbsent) {
   }
   EXPECT_GT(unreadable, 0);
   EXPECT_GT(absent, 100);
+}
+
+// Neither for who has it open nor for who opens it then. The two words are capacity and count of used slots.
+TEST(StoreFaultsTest, AFlippedBitInTheHeaderLiftsNoLimit) {
+  const int64_t samples = 100, capacity = 10;
+  for (int bit = 0; bit < 128; ++bit) {
+    TemporaryFile file;
+    const auto before = Created(file.path, samples, 64);
+    ASSERT_TRUE(before->SetCapacity(capacity));
+    for (int64_t id = 0; id < 5; ++id) PutSample(before.get(), id);
+    FlipBit(file.path, 64 + bit / 8, bit % 8);
+    const auto after = Opened(file.path);
+    for (Store* store : {before.get(), after.get()}) {
+      ASSERT_TRUE(store == before.get() || store->SetCapacity(capacity));
+      int64_t held = 0;
+      for (int64_t id = 0; id < samples; ++id) PutSample(store, id);
+      for (int64_t id = 0; id < samples; ++id) held += HasSample(store, id);
+      EXPECT_LE(held, capacity) << bit;
+      EXPECT_GE(held, 5) << bit;
+    }
+  }
 }
 
 TEST(StoreFaultsTest, ExaminedSamplesAreNotCheckedAgain) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -64,6 +65,14 @@ inline bool HasSample(Store* store, int64_t id) {
   if (!store->Get(id, {{data.data(), 0, store->payload_bytes()}})) return false;
   EXPECT_EQ(data, Sample(id, store->payload_bytes())) << "sample " << id;
   return true;
+}
+
+inline void FlipBit(const std::string& path, int64_t offset, int bit) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const int before = file.get();
+  file.seekp(offset);
+  file.put(static_cast<char>(before ^ (1 << bit)));
 }
 
 }  // namespace datacache

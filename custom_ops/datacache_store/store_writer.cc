@@ -46,6 +46,8 @@ class Store::Writer {
     Set(offsetof(Header, changes), Get(offsetof(Header, changes)) + 1);
   }
   int64_t EntryAt(int64_t id) const { return kPage + 8 * id; }
+  // Of the slots in use, those that are some sample's by the table; none where that cannot be read.
+  std::vector<bool> Owned() const;
   void Put(int64_t id, const std::vector<Piece>& pieces);
 
  private:
@@ -60,6 +62,10 @@ class Store::Writer {
     const uint64_t owner = OwnerOf(slot);
     return owner < static_cast<uint64_t>(store_->samples_) &&
            Get(EntryAt(owner)) == static_cast<uint64_t>(slot) + 1;
+  }
+  // Samples that the store may hold. Of what the header says no more is believed than this process has set.
+  int64_t Capacity() const {
+    return std::min<uint64_t>(Get(offsetof(Header, capacity)), store_->most_);
   }
   // A slot that nobody owns; -1 when the store is full.
   int64_t FreeSlot() const;
@@ -103,20 +109,29 @@ bool Store::Writer::Write(int64_t id, int64_t slot, const std::vector<Piece>& pi
          WriteAll(fd, {parts[0]}, offset);
 }
 
-void Store::Writer::SeekFreeSlots() const {
+std::vector<bool> Store::Writer::Owned() const {
   std::vector<bool> owned(Used());
   std::vector<uint64_t> entries(std::min<int64_t>(store_->samples_, 1 << 16));
   for (int64_t first = 0; first < store_->samples_; first += entries.size()) {
     const int64_t count = std::min<int64_t>(entries.size(), store_->samples_ - first);
-    if (pread(store_->fd_, entries.data(), 8 * count, EntryAt(first)) != 8 * count) return;
+    if (pread(store_->fd_, entries.data(), 8 * count, EntryAt(first)) != 8 * count) return {};
     for (int64_t i = 0; i < count; ++i) {
       if (entries[i] > 0 && entries[i] <= owned.size()) owned[entries[i] - 1] = true;
     }
   }
-  store_->free_.clear();
-  for (int64_t slot = owned.size() - 1; slot >= 0; --slot) {
-    if (!owned[slot]) store_->free_.push_back(slot);
+  return owned;
+}
+
+// No more than there is room for: a damaged count of slots in use takes all for free.
+void Store::Writer::SeekFreeSlots() const {
+  const std::vector<bool> owned = Owned();
+  const int64_t room = Capacity() - std::count(owned.begin(), owned.end(), true);
+  std::vector<int64_t>& free = store_->free_;
+  free.clear();
+  for (size_t slot = 0; slot < owned.size() && static_cast<int64_t>(free.size()) < room; ++slot) {
+    if (!owned[slot]) free.push_back(slot);
   }
+  std::reverse(free.begin(), free.end());  // the first ones are taken first
 }
 
 int64_t Store::Writer::FreeSlot() const {
@@ -131,7 +146,7 @@ int64_t Store::Writer::FreeSlot() const {
     if (!IsOwned(slot)) return slot;  // else another process was faster
   }
   const uint64_t used = Used();
-  if (used < std::min<uint64_t>(Get(offsetof(Header, capacity)), store_->samples_)) return used;
+  if (used < static_cast<uint64_t>(Capacity())) return used;
   store_->full_at_ = changes;
   return -1;
 }
@@ -198,9 +213,10 @@ void Store::Release(const std::vector<int64_t>& ids) {
 bool Store::SetCapacity(int64_t capacity) {
   Writer writer(this);
   if (!writer.ready()) return false;
-  const uint64_t used = writer.Get(offsetof(Header, used));
-  const uint64_t wanted = std::max<int64_t>(capacity, 0);
-  writer.Set(offsetof(Header, capacity), std::min<uint64_t>(std::max(wanted, used), samples_));
+  const std::vector<bool> owned = writer.Owned();
+  const int64_t held = std::count(owned.begin(), owned.end(), true);
+  most_ = std::min(std::max(capacity, held), samples_);
+  writer.Set(offsetof(Header, capacity), most_);
   writer.CountChange();
   return true;
 }

@@ -5,10 +5,11 @@ import os
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
+from datacache.callbacks import seed_states
 
 
 class Saving(tf.keras.callbacks.Callback):
-    """Keeps model, optimizer, what sparse communication has not sent yet, and the epoch.
+    """Keeps model, optimizer, seeds, what sparse communication has not sent yet, and the epoch.
 
     What `directory` holds is restored at once, on all workers. `BackupAndRestore` would do for a single
     `fit`; here each phase is one, and the order of the images follows from the epoch, which must be known
@@ -25,9 +26,8 @@ class Saving(tf.keras.callbacks.Callback):
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        checkpoint = tf.train.Checkpoint(
-            model=model, optimizer=model.optimizer, residual=strategy.residual, epoch=self._epoch
-        )
+        kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
+        checkpoint = tf.train.Checkpoint(residual=strategy.residual, epoch=self._epoch, **kept)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=1)
         self._manager.restore_or_initialize()
 

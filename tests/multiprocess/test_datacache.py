@@ -184,7 +184,8 @@ def test_exchange_under_fit(comm, topology, strategy, shared_tmp):
         shm.mkdir()
     comm.barrier()
     room = share + int(fraction * share) + 8
-    cache = help_.cache(str(shared_tmp / "source" / "*"), shm, memory=room * 256)
+    source = str(shared_tmp / "source" / "*")
+    cache = help_.cache(source, shm, memory=room * 256, nodes=max(nodes) + 1)
     assert cache.stats()["capacity"] == min(room, samples)
 
     def dataset(context=None):

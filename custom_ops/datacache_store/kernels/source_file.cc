@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@ using tensorflow::RandomAccessFile;
 namespace errors = tensorflow::errors;
 
 constexpr int64_t kBlock = 8 << 20;
+constexpr int64_t kFirstBlock = 256 << 10;  // of a copy: memory for more takes longer than most images
 
 absl::Status Open(const std::string& original, std::unique_ptr<RandomAccessFile>* file) {
   const Waiting waiting(original);
@@ -197,10 +199,12 @@ absl::Status SourceFile::Renew() const {
   CopyWriter writer(copy_);
   bool written = true;
   std::string data;
-  for (int64_t at = 0; written; at += data.size()) {
-    TF_RETURN_IF_ERROR(ReadPart(original_, file.get(), at, kBlock, &data));
-    if (data.empty()) break;
-    written = writer.Append(data.data(), data.size());
+  bool more = true;
+  for (int64_t at = 0, block = kFirstBlock; written && more; block = std::min(4 * block, kBlock)) {
+    TF_RETURN_IF_ERROR(ReadPart(original_, file.get(), at, block, &data));
+    written = data.empty() || writer.Append(data.data(), data.size());
+    at += data.size();
+    more = static_cast<int64_t>(data.size()) == block;  // fewer come at the file's end alone
   }
   if (written && !HasStamp(original_, stamp_)) return Changed();
   if (written && writer.Finish(stamp_)) {
