@@ -45,25 +45,27 @@ class Crash(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def train(cache, directory, callbacks=(), keras=keras):
+def train(cache, directory, callbacks=(), keras=keras, shuffle="local"):
     trained = model(keras)
     resume = Resume(directory, trained, every=4)
     histories = []
     for span in resume.spans(EPOCHS, cache.steps_per_epoch(BATCH)):
-        dataset = cache.dataset(BATCH, augment, start=span.start)
+        dataset = cache.dataset(BATCH, augment, shuffle=shuffle, start=span.start)
         history = trained.fit(dataset, verbose=0, callbacks=[resume, *callbacks], **span.fit_arguments())
         histories.append(history.history)
     return trained, resume, histories
 
 
-@pytest.mark.parametrize("after", [1, 6, 13, 28])
-def test_resumed_training_is_uninterrupted_training(pattern, shm, tmp_path, after):
+@pytest.mark.parametrize(
+    ("after", "shuffle"), [(1, "local"), (6, "exchange"), (13, "global"), (13, "exchange"), (28, "exchange")]
+)
+def test_resumed_training_is_uninterrupted_training(pattern, shm, tmp_path, after, shuffle):
     cache = help_.cache(pattern, shm)
-    whole, resume, _ = train(cache, tmp_path / "whole")
+    whole, resume, _ = train(cache, tmp_path / "whole", shuffle=shuffle)
     assert resume.step == 30
     with pytest.raises(KeyboardInterrupt):
-        train(cache, tmp_path / "parts", [Crash(after)])
-    resumed, resume, _ = train(help_.cache(pattern, shm), tmp_path / "parts")
+        train(cache, tmp_path / "parts", [Crash(after)], shuffle=shuffle)
+    resumed, resume, _ = train(help_.cache(pattern, shm), tmp_path / "parts", shuffle=shuffle)
     assert resume.step == 30
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)

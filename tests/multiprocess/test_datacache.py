@@ -108,7 +108,8 @@ def test_resuming_in_the_middle_of_an_epoch(comm, topology, cache, shared_tmp, c
         keras.utils.set_random_seed(1)
         strategy = tss.SparseStrategy(communication=communication)
         with strategy.scope():
-            model = keras.Sequential([keras.layers.Input([100]), keras.layers.Dense(1)])
+            layers = [keras.layers.Dropout(0.3), keras.layers.Dense(1)]  # the former draws in each step
+            model = keras.Sequential([keras.layers.Input([100]), *layers])
             model.compile(keras.optimizers.SGD(0.0001, momentum=0.9), "mse")
         also = {"residual": strategy.residual} if keep else {}
         resume = Resume(shared_tmp / directory, model, every=4, **also)
