@@ -52,6 +52,9 @@ def here(request, topology):
     return Collectives(Topology(request.param, topology.rank))
 
 
+ALL = 0.9999  # a density at which messages hold all entries; at 1 there are none
+
+
 @pytest.fixture(params=SCHEMES, ids=lambda scheme: scheme.__name__)
 def kind(request):
     return request.param
@@ -100,11 +103,13 @@ def test_estimated_selections_lose_nothing(packed, here, selector):
     np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
 
 
-def test_density_one_is_dense_bit_for_bit(kind, here):
+@pytest.mark.parametrize("density, values", [(1.0, floats), (ALL, integers)])
+def test_density_one_is_dense_bit_for_bit(kind, here, density, values):
+    """The second by messages that hold all entries, which are added in another order."""
     p, rank = here.topology.num_workers, here.topology.rank
     for n in (3, 1001):
-        run = Run(kind(1.0), here, n)
-        for g in integers(n, p, n, steps=2):
+        run = Run(kind(density), here, n)
+        for g in values(n, p, n, steps=2):
             mine = tf.constant(g[rank])
             dense = Dense().reduce(mine, residual.State({}), here)
             np.testing.assert_array_equal(run.step(mine).numpy().view(np.int32), dense.numpy().view(np.int32))
@@ -219,9 +224,9 @@ def test_finite_gradients_whose_sum_is_not_leave_no_trace(kind, here):
 def test_dtypes(kind, here):
     """float64 travels whole: float32 messages would lose some of it."""
     n, p = 40, here.topology.num_workers
-    holders = kind(1.0).share(here.topology).holders
+    holders = kind(ALL).share(here.topology).holders
     for dtype in ("float16", "bfloat16", "float32", "float64"):
-        run = Run(kind(1.0), here, n, dtype)
+        run = Run(kind(ALL), here, n, dtype)
         result = run.eager_step(tf.cast(tf.range(n), dtype))
         assert result.dtype == dtype
         np.testing.assert_array_equal(tf.cast(result, tf.float32), p * np.arange(n))
@@ -247,7 +252,7 @@ def test_a_residual_beyond_float16_is_handed_out_in_parts(kind, here):
 @pytest.mark.parametrize("options", [{}, {"wire_dtype": "float16", "index_coding": "delta"}], ids=str)
 def test_cost_predicts_the_bytes_counted(packed, here, options):
     """Also the choice between messages and sums inside the node, which the density turns."""
-    for density in (0.01, 0.4, 1.0):
+    for density in (0.01, 0.4, ALL, 1.0):
         for n in (1, 17, 1001):
             run = Run(packed(density, **options), here, n)
             before = here.traffic()[1]

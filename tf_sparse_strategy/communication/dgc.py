@@ -87,6 +87,10 @@ class DGC(HiTopK):
     def applies_momentum(self, topology: Topology) -> bool:
         return True
 
+    @property
+    def _sends_all(self) -> bool:
+        return False  # `Dense` has no momentum
+
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = super().state(bucket, topology)
         if bucket.num_elements and RESIDUAL not in variables:

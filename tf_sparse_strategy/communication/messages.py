@@ -49,6 +49,10 @@ class MessageCommunication(SparseCommunication):
                     f"{name}({argument}={getattr(self, argument)!r}) is not one of {allowed}."
                 )
 
+    @property
+    def _sends_all(self) -> bool:
+        return super()._sends_all and self.wire_dtype is None
+
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         share = self.share(topology)
         if not self.pays(n, "float32", share):

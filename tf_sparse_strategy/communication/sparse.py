@@ -6,7 +6,7 @@ magnitude; the rest stays in the residual. Then the node's workers give each oth
 Everything is float32 inside, whatever the bucket's dtype.
 
 Nothing is dropped where nothing is gained, and the sum is then that of `Dense`: with one node (one worker
-for the flat schemes), for float64, integers and complex numbers, and for empty buckets.
+for the flat schemes), with density 1, for float64, integers and complex numbers, and for empty buckets.
 """
 
 import abc
@@ -56,14 +56,14 @@ class SparseCommunication(Communication):
 
     @property
     def keeps_residual(self) -> bool:
-        return self.error_feedback
+        return self.error_feedback and not self._sends_all
 
     def share(self, topology: Topology) -> Share:
         return Share.per_node(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         share = self.share(topology)
-        if not (self.error_feedback and self.pays(bucket.num_elements, bucket.dtype, share)):
+        if not (self.keeps_residual and self.pays(bucket.num_elements, bucket.dtype, share)):
             return {}
         return {RESIDUAL: residual.variable(tf.zeros([share.length(bucket.num_elements)]))}
 
@@ -107,7 +107,12 @@ class SparseCommunication(Communication):
 
     def pays(self, n: int, dtype: str, share: Share) -> bool:
         """Whether anything is dropped of a bucket of `n` elements; else the sum is that of `Dense`."""
-        return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES
+        return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES and not self._sends_all
+
+    @property
+    def _sends_all(self) -> bool:
+        """Whether its messages would only say at more length what `Dense` says."""
+        return self.density == 1
 
 
 def all_finite(values: tf.Tensor) -> tf.Tensor:
