@@ -181,6 +181,23 @@ def test_conversion():
     assert type(everything.get_layer("rows")) is keras.layers.Embedding
 
 
+def test_conversion_leaves_tables_whole_that_the_optimizer_could_not_train():
+    with tss.SparseStrategy().scope():
+        model = model_of_embeddings()
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Lamb(0.1)), "mse")
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert type(converted.get_layer("large")) is keras.layers.Embedding
+
+
+def test_a_loss_scale_factor_is_refused():
+    with tss.SparseStrategy().scope():
+        ids = keras.Input([3], dtype="int32")
+        model = keras.Model(ids, tss.layers.ShardedEmbedding(50, 6)(ids))
+        with pytest.raises(ValueError, match=r"Adam\(loss_scale_factor=128.0\).*LossScaleOptimizer"):
+            model.compile(keras.optimizers.Adam(loss_scale_factor=128.0), "mse")
+            model.fit(np.ones([4, 3], np.int32), np.ones([4, 3, 6]), verbose=0)
+
+
 def test_conversion_of_a_compiled_model_and_of_a_wrapper():
     with tss.SparseStrategy().scope():
         ids, wrapped = keras.Input([4, 3], dtype="int32"), keras.layers.Embedding(50, 6)

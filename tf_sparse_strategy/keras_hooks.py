@@ -148,6 +148,8 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
 def _build_for_parts(original, optimizer, variables):
     """Before slots are made: an optimizer that is refused could make them of different shapes."""
     table = next((held for held in map(slices.of, variables) if held is not None), None)
+    if table is not None:
+        separable.require_no_loss_scale_factor(optimizer, table)
     if table is not None and table.partition.workers > 1:
         separable.require_elementwise(optimizer, table)
     original(optimizer, variables)

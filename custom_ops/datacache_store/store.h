@@ -81,8 +81,8 @@ class Store {
   // Makes samples absent; others may take their slots.
   void Release(const std::vector<int64_t>& ids);
   // How many samples the store may hold from now on, in all processes; never below what it holds. This
-  // process keeps to its own number, too, whatever becomes of the file's. False
-  // where the file has been truncated or cannot be locked.
+  // process keeps to its own number, too, whatever becomes of the file's. False where the file has been
+  // truncated or cannot be locked.
   bool SetCapacity(int64_t capacity);
   // Reads all that is stored; returns how many samples are damaged.
   int64_t Verify();

@@ -148,6 +148,27 @@ def test_bytes_are_the_formula(topology, strategy):
     assert sent == (4 * (ids + rows + back) if workers > 1 else 0)
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+def test_gradients_of_a_frozen_table_stay_at_home(topology, strategy, trainable):
+    """Nobody asks for them, but a program's collectives are never left out."""
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(50, 2 * topology.num_workers)
+        layer.build()
+        other = tf.Variable(2.0)
+    layer.trainable = trainable
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = other * tf.reduce_sum(layer(tf.constant([1, 2, 3])))
+        return tape.gradient(loss, [other.values[0], *(w.value.values[0] for w in layer.trainable_variables)])
+
+    strategy.run(step)
+    before = strategy.extended.collectives.traffic()[0]
+    strategy.run(step)
+    assert strategy.extended.collectives.traffic()[0] - before == (2 + trainable) * (topology.num_workers > 1)
+
+
 @pytest.mark.parametrize("wrong", [9, -8, 1 << 40])
 def test_an_id_out_of_range_is_an_error_on_all(topology, strategy, wrong):
     last = topology.num_workers - 1

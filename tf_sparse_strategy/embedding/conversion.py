@@ -67,11 +67,12 @@ def shard_embeddings(
         )
     _require_made_in_scope(model, extended)
     topology = extended.collectives.topology
+    of_optimizer = _refused_optimizer(model)
 
     def convert(layer):
         if type(layer) is not keras.layers.Embedding:
             return type(layer).from_config(layer.get_config())
-        reason = _obstacle(layer)
+        reason = of_optimizer or _obstacle(layer)
         if reason is None and placement == "auto":
             itemsize = tf.as_dtype(layer.variable_dtype).size
             table = placements.Table(layer.input_dim, layer.output_dim, itemsize)
@@ -98,6 +99,14 @@ def _require_made_in_scope(model, extended):
                 "workers may have different values of it. Make or load the model inside `with "
                 "strategy.scope():`, where shard_embeddings is called."
             )
+
+
+def _refused_optimizer(model) -> str | None:
+    """Why the optimizer that the model is compiled with could train no slice; None if it can."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales the loss
+    reason = None if optimizer is None else separable.refused_optimizer(optimizer)
+    return reason and f"the model's optimizer is {type(optimizer).__name__}, and {reason}"
 
 
 def _obstacle(layer) -> str | None:

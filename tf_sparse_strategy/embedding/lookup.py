@@ -200,7 +200,9 @@ class _Exchange:
                 rows = self.delayed.of(request.table)
                 rows.wire_dtype = request.wire_dtype or rows.wire_dtype
                 rows.bring_if_among(self.ids[t])
-            gathered.append(tf.gather(slices.local(request.table), ids))
+            rows = tf.gather(slices.local(request.table), ids)
+            # Keras freezes its own variable alone, and a gradient would travel for nothing.
+            gathered.append(rows if request.table.trainable else tf.stop_gradient(rows))
         exchanged = self._exchanged()(*gathered)
         exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
         if self.delayed is not None:
@@ -251,17 +253,16 @@ class _Exchange:
         r, requests = self.slices.rank, [self.requests[t] for t in tables]
         widths, numbers = [self.widths[t] for t in tables], range(len(tables))
         outgoing = [[row[i] * widths[i][r] for i in numbers] for row in counts]
-        by_table = []
-        for i, request in enumerate(requests):
-            flat = tf.reshape(tf.cast(rows[i], request.wire_dtype or request.dtype), [-1])
-            sizes = tf.stack([row[i] for row in outgoing])
-            by_table.append(tf.split(flat, sizes, num=len(self.workers)))
-        blocks = [[parts[q] for parts in by_table] for q in self.workers]
+        flats = [
+            tf.reshape(tf.cast(own, request.wire_dtype or request.dtype), [-1])
+            for own, request in zip(rows, requests, strict=True)
+        ]
+        received = self._swap(_by_worker(flats, outgoing), outgoing, purpose)
         incoming = [[counts[r][i] * widths[i][q] for i in numbers] for q in self.workers]
-        received = self._swap(blocks, outgoing, incoming, purpose)
+        parts = _cut(received, incoming)
         results = []
         for i, request in enumerate(requests):
-            columns = [tf.reshape(received[q][i], [counts[r][i], widths[i][q]]) for q in self.workers]
+            columns = [tf.reshape(parts[q][i], [counts[r][i], widths[i][q]]) for q in self.workers]
             results.append(tf.cast(tf.concat(columns, axis=1), request.dtype))
         return results
 
@@ -290,21 +291,38 @@ class _Exchange:
                 blocks[q].append(tf.reshape(columns[q], [-1]))
         outgoing = [[mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
         incoming = [[row[t] * self.widths[t][r] for t in self.tables] for row in counts]
-        received = self._swap(blocks, outgoing, incoming, "embedding_gradients")
+        message = tf.concat([block for row in blocks for block in row], axis=0)
+        received = self._swap(message, outgoing, "embedding_gradients")
         results = []
-        for t, dtype in enumerate(dtypes):
-            flat = tf.concat([received[q][t] for q in self.workers], axis=0)
+        for t, (dtype, flat) in enumerate(zip(dtypes, _by_table(received, incoming), strict=True)):
             rows = tf.reshape(flat, [tf.add_n([row[t] for row in counts]), self.widths[t][r]])
             rows = tf.cast(rows, dtype)
             results.append(rows if splits[t] is None else splits[t].spread(rows))
         return results
 
-    def _swap(self, blocks, outgoing, incoming, purpose):
-        """Sends blocks[q] to worker q; returns what came from each, cut into `incoming` [q][t] elements."""
-        message = tf.concat([block for row in blocks for block in row], axis=0)
+    def _swap(self, message, outgoing, purpose):
+        """Sends `outgoing` [q][t] elements of the message to worker q; returns what came, by worker."""
         splits = tf.stack([tf.add_n(row) for row in outgoing])
-        received, _ = self.slices.collectives.all_to_all(message, splits, purpose=purpose)
-        sizes = tf.stack([size for row in incoming for size in row])
-        number = len(incoming[0])
-        parts = tf.split(received, sizes, num=len(self.workers) * number)
-        return [parts[q * number : (q + 1) * number] for q in self.workers]
+        return self.slices.collectives.all_to_all(message, splits, purpose=purpose)[0]
+
+
+def _cut(flat: tf.Tensor, sizes) -> list[list[tf.Tensor]]:
+    """The parts of an array that is cut into sizes [q][t], worker by worker."""
+    number = len(sizes[0])
+    parts = tf.split(flat, tf.stack([size for row in sizes for size in row]), num=len(sizes) * number)
+    return [parts[begin : begin + number] for begin in range(0, len(parts), number)]
+
+
+def _by_worker(flats: Sequence[tf.Tensor], sizes) -> tf.Tensor:
+    """One array, worker by worker, from one of each table, in which worker q has sizes[q][t] elements."""
+    if len(flats) == 1:
+        return flats[0]  # it is in that order; a copy takes as long as some milliseconds of network
+    columns = [_cut(flat, [[row[t]] for row in sizes]) for t, flat in enumerate(flats)]
+    return tf.concat([part for by_table in zip(*columns, strict=True) for [part] in by_table], axis=0)
+
+
+def _by_table(flat: tf.Tensor, sizes) -> list[tf.Tensor]:
+    """The reverse: one array of each table from one that is ordered by worker."""
+    if len(sizes[0]) == 1:
+        return [flat]
+    return [tf.concat(parts, axis=0) for parts in zip(*_cut(flat, sizes), strict=True)]

@@ -60,6 +60,16 @@ def require_elementwise(optimizer: Any, table: Any) -> None:
         )
 
 
+def require_no_loss_scale_factor(optimizer: Any, table: Any) -> None:
+    """Raises ValueError where Keras would divide the rows of `table`'s gradient as if they were a tensor."""
+    if optimizer.loss_scale_factor is not None:
+        raise ValueError(
+            f"{type(optimizer).__name__}(loss_scale_factor={optimizer.loss_scale_factor!r}): Keras cannot "
+            f"divide a gradient of rows by it, as that of the table {table.name!r} is. Use "
+            "keras.optimizers.LossScaleOptimizer, or the policy mixed_float16, which does."
+        )
+
+
 def refused_regularizer(regularizer: Any) -> str | None:
     """Why a table with `regularizer` cannot be sharded; None if it can."""
     if regularizer is None or type(regularizer).__name__ in ("L1", "L2", "L1L2"):

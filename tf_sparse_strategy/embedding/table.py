@@ -159,7 +159,8 @@ class ShardedTable:
 
     def _kind(self):
         """What layers that share an exchange have in common."""
-        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype
+        trained = self._embeddings.trainable  # or gradients of the others would travel with its own
+        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, trained
 
     def get_config(self):
         """The arguments of the constructor; those of Keras's Embedding alone where these suffice."""
