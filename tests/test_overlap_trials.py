@@ -36,6 +36,18 @@ def test_they_stay_within_their_part_of_the_training(limit):
     assert (waited > 0) == (limit < 1)
 
 
+def test_a_later_run_goes_on():
+    """As one that was not interrupted, but for the time that has passed since its last trial."""
+    whole = Trials(0.1)
+    for size in (9, 3, 6):
+        parts = Trials(0.1, whole.record) if whole.seconds else Trials(0.1)
+        for trials in (whole, parts):
+            trials.note(size, step_seconds(size), BUILDING, CALLS)
+        assert parts.record == whole.record
+        assert parts.calls_until_next() == whole.calls_until_next()
+        assert parts.next(range(1, 10)) == whole.next(range(1, 10))
+
+
 def test_the_first_size_costs_nothing():
     trials = Trials(0.5)
     trials.note(1, seconds=1.0, spent=20.0, calls=10)

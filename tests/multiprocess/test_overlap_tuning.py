@@ -78,7 +78,22 @@ def test_tuned_is_fixed(comm, partners, at_once, shared_tmp):
     [file] = (shared_tmp / "fusion").iterdir()
     assert json.loads(file.read_text())["fusion"] == tuner.trials.best
     _, second = trained(overlap, adam, epochs=1, run_eagerly=True)
-    assert second.is_done and second._update.fusion == tuner.trials.best and not second.trials.seconds
+    assert second.is_done and second._update.fusion == tuner.trials.best
+    assert second.trials.record == tuner.trials.record
+
+
+def test_a_run_goes_on_where_the_last_one_ended(comm, partners, monkeypatch):
+    """After two trials; the third was to wait for longer than the first run lasted."""
+    overlap = tss.overlap.DeAR("auto", tuning=1.0)
+    monkeypatch.setattr(Trials, "calls_until_next", lambda trials: 10**6 * (len(trials.seconds) > 1))
+    _, first = trained(overlap, adam, epochs=1, run_eagerly=True)
+    begun = tried_everywhere(comm, first)
+    assert len(begun) == 2 and not first.is_done
+    monkeypatch.setattr(Trials, "calls_until_next", lambda trials: 0)
+    _, second = trained(overlap, adam, run_eagerly=True)
+    assert second.is_done
+    sizes = tried_everywhere(comm, second)
+    assert sizes[:2] == begun and len(sizes) == len(set(sizes)) >= 4
 
 
 def test_functions_are_traced_for_their_size(comm, partners, at_once, monkeypatch):

@@ -1,4 +1,4 @@
-"""Sizes of buckets that earlier runs found to be fastest: one small file for each model and placement.
+"""Sizes of buckets that earlier runs have tried: one small file for each model and placement.
 
 In $TSS_CACHE_DIR/fusion, by default ~/.cache/tf_sparse_strategy/fusion. To search again, delete it.
 """
@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Mapping
 
 from absl import logging
+
+from tf_sparse_strategy.overlap.trials import Trials
 
 
 def path(facts: Mapping) -> pathlib.Path:
@@ -26,30 +28,28 @@ def path(facts: Mapping) -> pathlib.Path:
     return pathlib.Path(root, "fusion", f"{hashlib.blake2b(text, digest_size=8).hexdigest()}.json")
 
 
-def read(facts: Mapping) -> int | None:
-    """The size in bytes that was found for such a training, or None."""
+def read(facts: Mapping) -> dict | None:
+    """What `write` was last given for such a training, {"done": ..., "trials": ...}; None for nothing."""
     try:
-        size = json.loads(path(facts).read_text())["fusion"]
+        content = json.loads(path(facts).read_text())
+        Trials(1.0, content["trials"])
+        return {"done": content["done"] is True, "trials": content["trials"]}
     except FileNotFoundError:
         return None
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-        logging.warning("The size of buckets that an earlier run found cannot be read: %s", error)
+    except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        logging.warning("The sizes of buckets that an earlier run tried cannot be read: %r", error)
         return None
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        logging.warning("%s says fusion=%r, which is no size; it is searched again.", path(facts), size)
-        return None
-    return size
 
 
-def write(facts: Mapping, seconds: Mapping[int, float]) -> None:
-    """Keeps the fastest size; training goes on where that cannot be done.
+def write(facts: Mapping, trials: Trials, done: bool) -> None:
+    """Keeps what has been tried; training goes on where that cannot be done.
 
     Args:
       facts: as for `read`.
-      seconds: of a step, by the sizes in bytes that were tried.
+      trials: at least one.
+      done: whether there are to be no more.
     """
-    size = min(seconds, key=seconds.get)
-    content = {"fusion": size, "seconds_per_step": {str(k): v for k, v in seconds.items()}, "of": facts}
+    content = {"fusion": trials.best, "done": done, "trials": trials.record, "of": facts}
     try:
         file = path(facts)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,4 +57,4 @@ def write(facts: Mapping, seconds: Mapping[int, float]) -> None:
         unfinished.write_text(json.dumps(content, indent=1) + "\n")
         unfinished.replace(file)
     except (OSError, RuntimeError) as error:
-        logging.warning("The size of buckets, fusion=%d, cannot be kept for the next run: %s", size, error)
+        logging.warning("fusion=%d cannot be kept for the next run: %s", trials.best, error)

@@ -1,7 +1,8 @@
 """What has been tried of the sizes of buckets, what that has cost, and what is worth a trial next. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tf_sparse_strategy.overlap import search
 
@@ -11,6 +12,10 @@ class Trials:
 
     Args:
       limit: of the training time, the part, at most, that trials may cost; 0 < limit <= 1.
+      record: of an earlier run's trials, which this run's continue; None for none.
+
+    Raises:
+      KeyError, TypeError, ValueError: it is not what `record` gives.
 
     Example:
       >>> trials = Trials(limit=0.01)
@@ -22,12 +27,26 @@ class Trials:
       12448
     """
 
-    def __init__(self, limit: float):
+    def __init__(self, limit: float, record: Mapping | None = None):
         self._limit = limit
         self.seconds: dict[int, float] = {}  # of a step, by size
         self.cost = 0.0  # seconds, beyond what as many steps with the best size would have taken
         self._dearest = 0.0  # seconds a trial has cost
         self._trained = 0.0  # seconds
+        if record is not None:
+            self.seconds = {int(size): float(value) for size, value in record["seconds_per_step"].items()}
+            times = [float(record[name]) for name in ("cost", "dearest", "trained")]
+            self.cost, self._dearest, self._trained = times
+            if not self.seconds or min(self.seconds) < 1 or not min(self.seconds.values()) > 0:
+                raise ValueError(f"no seconds by sizes: {self.seconds}")
+            if not all(0 <= x < math.inf for x in (*times, *self.seconds.values())):
+                raise ValueError(f"no times: {times}, {self.seconds}")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All that later trials follow from, as JSON expresses it."""
+        of_time = {"cost": self.cost, "dearest": self._dearest, "trained": self._trained}
+        return {"seconds_per_step": {str(size): value for size, value in self.seconds.items()}, **of_time}
 
     @property
     def best(self) -> int:

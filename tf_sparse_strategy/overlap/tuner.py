@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_sparse_strategy import agreement
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.overlap import kept, search
 from tf_sparse_strategy.overlap.trials import Trials
@@ -27,21 +28,23 @@ class Tuner:
     Args:
       update: whose buckets are to be tuned.
       limit: of the training time, the part, at most, that trials may cost.
-      facts: what tells this training from others, for the file in which rank 0 keeps the result.
-      collectives: of this worker. Collective: rank 0 looks for what an earlier run found.
+      facts: what tells this training from others, for the file in which rank 0 keeps what has been tried.
+      collectives: of this worker. Collective: rank 0 looks for what earlier runs have tried.
     """
 
     def __init__(self, update: ChunkedUpdate, limit: float, facts: Mapping, collectives: Collectives):
         self._update, self._facts, self._collectives = update, facts, collectives
-        self.trials = Trials(limit)
+        found = agreement.gather(kept.read(facts) if self._leads else None, collectives)[0]
+        self.trials = Trials(limit, found and found["trials"])
+        self.is_done = bool(found) and found["done"]
         self._functions: dict[int, Any] = {}  # train functions, by the size they were traced for
         self._next, self._wait = update.fusion, 0  # the size of the next trial, calls until then
         self._restart()
-        found = (kept.read(facts) or 0) if self._leads else 0
-        found = int(collectives.broadcast(tf.constant(found, tf.int64), purpose="tuning"))
-        self.is_done = found > 0
-        if self.is_done:
-            update.rebucket(found)
+        if found:
+            update.rebucket(self.trials.best)
+        if found and not self.is_done:
+            self._decide()
+            self.is_done = self._next == 0
 
     @property
     def _leads(self):
@@ -91,17 +94,23 @@ class Tuner:
         mine = tf.constant([statistics.median(self._times), self._spent], tf.float64)
         slowest = self._collectives.all_reduce(mine, op="max", purpose="tuning")
         self.trials.note(self._update.fusion, *slowest.numpy().tolist(), self._calls)
+        self._decide()
+        self._restart()
+        self._turn_to(self.trials.best, model)
+        self._functions = {self._update.fusion: model.train_function}
+        if self._leads:
+            kept.write(self._facts, self.trials, done=self._next == 0)
+        if self._next == 0:
+            self._finish()
+
+    def _decide(self):
+        """Rank 0 says which size is tried next, 0 for none, and after how many calls. Collective."""
         size, wait = 0, 0
         if self._leads:
             size = self.trials.next(search.candidates(self._update.plan_of, search.START)) or 0
             wait = self.trials.calls_until_next()
         decided = self._collectives.broadcast(tf.constant([size, wait], tf.int64), purpose="tuning")
         self._next, self._wait = decided.numpy().tolist()
-        self._restart()
-        self._turn_to(self.trials.best, model)
-        self._functions = {self._update.fusion: model.train_function}
-        if self._next == 0:
-            self._finish()
 
     def _finish(self):
         self.is_done = True
@@ -112,7 +121,6 @@ class Tuner:
                 "overlap: fusion=%d is the fastest of %s", self._update.fusion,
                 {size: f"{value * 1e3:.3g} ms" for size, value in sorted(seconds.items())},
             )  # fmt: skip
-            kept.write(self._facts, seconds)
 
     def _turn_to(self, size, model):
         if size == self._update.fusion:
