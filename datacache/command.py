@@ -67,14 +67,16 @@ def main(arguments: list[str]) -> int:
         return _verify(files, local)
     if not chosen:
         print(f"No stores in {root}.")
-    with memory.unopened(root):
-        used = {path for path in chosen if directories.is_in_use(path)}
-    for path in chosen:
-        ls = args.command == "ls"
-        print(_line(path, files[path], path in used) if ls else _stat(path, files[path]))
-    if args.command == "ls" and not args.names:
-        for path in memory.indices_in(root):
-            print(f"{path.name}  {_size([path / 'index.npy'])}  where the records of TFRecord files begin")
+    if args.command == "stat":
+        lines = [_stat(path, files[path]) for path in chosen]
+    else:
+        with memory.unopened(root):  # for looking at a store locks it
+            lines = [_line(path, files[path]) for path in chosen]
+        lines += [
+            f"{path.name}  {_size([path / 'index.npy'])}  where the records of TFRecord files begin"
+            for path in ([] if args.names else memory.indices_in(root))
+        ]
+    print(*lines, sep="\n", end="\n" if lines else "")
     if local:
         print(_copies(local))
     return 0
@@ -96,12 +98,12 @@ def _size(files: list[pathlib.Path]) -> str:
         return ""
 
 
-def _line(path: pathlib.Path, files: list[pathlib.Path], in_use: bool) -> str:
+def _line(path: pathlib.Path, files: list[pathlib.Path]) -> str:
     about = _about(path)
     size = _size(files) if files else "no store"
     created = about.get("created")
     age = f"{(time.time() - created) / 3600:.1f} h old" if isinstance(created, float) else ""
-    use = "in use" if in_use else ""
+    use = "in use" if directories.is_in_use(path) else ""
     # Printed as Python literals: what a file says must not steer a terminal.
     what = f"{str(about.get('source', '?'))!r} {str(about.get('version', '?'))!r}"
     return "  ".join(part for part in (path.name, size, what, age, use) if part)

@@ -96,10 +96,14 @@ def ran(script: str, *arguments, prefix=()) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
+def with_mounts(script: str) -> list[str]:
+    """A command prefix: a mount namespace of its own, in which this shell script has run."""
+    return ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{script} && exec "$@"', "sh"]
+
+
 def in_small_tmpfs(mount: pathlib.Path, size: str) -> list[str]:
     """A command prefix: a mount namespace of its own in which `mount` is a tmpfs of that size."""
-    script = f'mount -t tmpfs -o size={size} tmpfs "{mount}" && exec "$@"'
-    return ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    return with_mounts(f'mount -t tmpfs -o size={size} tmpfs "{mount}"')
 
 
 def flip(path: pathlib.Path, offset: int) -> None:

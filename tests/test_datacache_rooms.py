@@ -132,8 +132,7 @@ def test_read_only_root(pattern, shm, tmp_path):
     """Directories on a read-only disk: a warning, and everything from the central storage."""
     root = tmp_path / "root"
     root.mkdir()
-    script = f'mount -t tmpfs -o ro tmpfs "{root}" && exec "$@"'
-    prefix = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    prefix = help_.with_mounts(f'mount -t tmpfs -o ro tmpfs "{root}"')
     stats, _, err = help_.finished(help_.worker(pattern, root, root / "local", prefix=prefix))
     assert "no local copies" in err and "no samples are kept in memory" in err
     assert stats["stored"] == stats["capacity"] == 0 and stats["original_reads"] >= 300
@@ -145,8 +144,7 @@ def test_copies_on_a_disk_that_became_read_only(pattern, shm, tmp_path):
     help_.finished(help_.worker(pattern, shm, local, epochs=1))
     for copy in local_level.copies_in(local):
         copy.with_name(copy.name + ".tmp.1.1").touch()
-    script = f'mount --bind "{local}" "{local}" && mount -o remount,bind,ro "{local}" && exec "$@"'
-    prefix = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    prefix = help_.with_mounts(f'mount --bind "{local}" "{local}" && mount -o remount,bind,ro "{local}"')
     stats, _, err = help_.finished(help_.worker(pattern, tmp_path / "other", local, prefix=prefix))
     assert stats["original_reads"] == 0 and stats["local_hit_rate"] == 1, err
 

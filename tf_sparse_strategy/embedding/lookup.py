@@ -317,8 +317,10 @@ def _by_worker(flats: Sequence[tf.Tensor], sizes) -> tf.Tensor:
     """One array, worker by worker, from one of each table, in which worker q has sizes[q][t] elements."""
     if len(flats) == 1:
         return flats[0]  # it is in that order; a copy takes as long as some milliseconds of network
-    columns = [_cut(flat, [[row[t]] for row in sizes]) for t, flat in enumerate(flats)]
-    return tf.concat([part for by_table in zip(*columns, strict=True) for [part] in by_table], axis=0)
+    by_table = [
+        tf.split(flat, tf.stack([row[t] for row in sizes]), num=len(sizes)) for t, flat in enumerate(flats)
+    ]
+    return tf.concat([part for of_worker in zip(*by_table, strict=True) for part in of_worker], axis=0)
 
 
 def _by_table(flat: tf.Tensor, sizes) -> list[tf.Tensor]:
