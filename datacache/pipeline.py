@@ -66,11 +66,9 @@ class Loader:
         found, values = native.gather(self._memory.path, ids, self._flat_spec)
 
         def completed():
-            where = tf.where(~found)
-            missing = tf.gather(ids, where[:, 0])
+            missing = tf.boolean_mask(ids, ~found)
             fresh = native.put(self._memory.path, missing, self._decode(missing))
-            pairs = zip(values, fresh, strict=True)
-            return [tf.tensor_scatter_nd_update(value, where, new) for value, new in pairs]
+            return native.complete(found, values, fresh)
 
         return self._packed(tf.cond(tf.reduce_all(found), lambda: values, completed))
 

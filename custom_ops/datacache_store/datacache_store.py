@@ -1,7 +1,7 @@
 """Samples in shared memory, and files read through local copies; thin wrappers of the operations.
 
-`gather`, `put`, `fetch`, `keep`, `read` and `timed` are for pipelines: not stateful, so that iterators stay
-possible to save. The others are called eagerly. The store's layout and what it promises:
+`gather`, `put`, `complete`, `fetch`, `keep`, `read` and `timed` are for pipelines: not stateful, so that
+iterators stay possible to save. The others are called eagerly. The store's layout and what it promises:
 store.h. CPU only; no gradients.
 """
 
@@ -81,7 +81,7 @@ def gather(
       specs: the components of a sample, shapes fully defined.
 
     Returns:
-      Which were found, bool [B], and for each component a tensor [B, ...], zeros where not found.
+      Which were found, bool [B], and for each component a tensor [B, ...], anything where not found.
     """
     found, values = _ops().datacache_gather(
         ids=ids, path=path, T=[s.dtype for s in specs], shapes=[s.shape for s in specs]
@@ -106,6 +106,21 @@ def put(path: str, ids: tf.Tensor, values: Sequence[tf.Tensor]) -> list[tf.Tenso
       values: tensors [B, ...] of the dtypes and shapes that the store was made for.
     """
     return _ops().datacache_put(ids=ids, values=values, path=path)
+
+
+def complete(
+    found: tf.Tensor, values: Sequence[tf.Tensor], fresh: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """What `gather` returned, with rows for the samples that it did not find.
+
+    Cost: a copy of `fresh`; none if nothing was found, then it is `fresh` itself.
+
+    Args:
+      found: bool [B].
+      values: tensors [B, ...].
+      fresh: tensors [absent, ...], in the order of the samples that were not found.
+    """
+    return _ops().datacache_complete(found=found, values=values, fresh=fresh)
 
 
 def release(path: str, ids: tf.Tensor) -> None:

@@ -35,9 +35,11 @@ class Store::Writer {
   }
 
   bool ready() const { return lock_.held() && !store_->truncated_; }
+  // Of the header and table, by the mapping: their memory is there. 0 where the file has been truncated.
   uint64_t Get(int64_t offset) const {
     uint64_t value = 0;
-    return pread(store_->fd_, &value, sizeof(value), offset) == sizeof(value) ? value : 0;
+    const bool there = Guarded([&] { value = Load(reinterpret_cast<const uint64_t*>(store_->file_ + offset)); });
+    return there ? value : 0;
   }
   bool Set(int64_t offset, uint64_t value) const {
     return pwrite(store_->fd_, &value, sizeof(value), offset) == sizeof(value);
@@ -55,8 +57,11 @@ class Store::Writer {
     return std::min<uint64_t>(Get(offsetof(Header, used)), store_->samples_);
   }
   int64_t OffsetOf(int64_t slot) const { return store_->data_begin_ + slot * store_->stride_; }
+  // By a system call: the mapping would ask for memory where a slot's has never been written.
   uint64_t OwnerOf(int64_t slot) const {
-    return Get(OffsetOf(slot) + static_cast<int64_t>(offsetof(Record, id)));
+    uint64_t owner = kNobody;
+    const int64_t at = OffsetOf(slot) + static_cast<int64_t>(offsetof(Record, id));
+    return pread(store_->fd_, &owner, sizeof(owner), at) == sizeof(owner) ? owner : kNobody;
   }
   bool IsOwned(int64_t slot) const {
     const uint64_t owner = OwnerOf(slot);

@@ -35,6 +35,11 @@ absl::Status PutShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status CompleteShape(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(1 + i));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 REGISTER_OP("DatacacheGather")
@@ -46,7 +51,7 @@ REGISTER_OP("DatacacheGather")
     .Attr("shapes: list(shape) >= 1")
     .SetShapeFn(GatherShape)
     .Doc(R"doc(
-Copies B samples out of a store into one tensor per component; zeros where a sample is absent.
+Copies B samples out of a store into one tensor per component; anything where one is absent.
 
 ids: [B].
 found: [B].
@@ -74,6 +79,21 @@ Stores B samples that are absent, as far as there is room, and hands them throug
 ids: [B].
 values: [B, ...] each.
 path: the store.
+)doc");
+
+REGISTER_OP("DatacacheComplete")
+    .Input("found: bool")
+    .Input("values: T")
+    .Input("fresh: T")
+    .Output("completed: T")
+    .Attr("T: list(type) >= 1")
+    .SetShapeFn(CompleteShape)
+    .Doc(R"doc(
+Puts rows into a batch where samples were absent, in place if nobody else has it.
+
+found: [B].
+values: [B, ...] each, as DatacacheGather gives them.
+fresh: [absent, ...] each, the absent ones in order.
 )doc");
 
 REGISTER_OP("DatacacheRelease")
