@@ -56,3 +56,9 @@ ADVERSARIAL = (
     "normal", "nan_and_inf", "one_nan", "zeros", "constant", "clipped", "denormal", "sparse",
     "mixed_scales", "ascending", "descending", "periodic", "few_values",
 )  # fmt: skip
+
+
+def long_case(name: str, rng: np.random.Generator) -> tuple[int, int, np.ndarray]:
+    """n of one block to three, from where a sample is taken; k, small as often as large; a vector."""
+    n = int(2 ** rng.uniform(14.1, 19.5))
+    return n, int(n ** rng.uniform(0, 1)), adversarial(name, n, rng)

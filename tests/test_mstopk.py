@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from tests.mstopk_reference import ADVERSARIAL, DTYPES, adversarial, keys, top_k
+from tests.mstopk_reference import ADVERSARIAL, DTYPES, adversarial, keys, long_case, top_k
 
 CASES = 10_000
 SHARDS = 20
@@ -38,6 +38,17 @@ def test_seeded_cases(shard: int) -> None:
             check(x, k)
         except AssertionError as error:
             raise AssertionError(f"shard {shard}, case {case}: {name}, n={n}, k={k}") from error
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_seeded_cases_of_which_a_sample_is_taken(shard: int) -> None:
+    rng = np.random.default_rng(shard)
+    for name in ADVERSARIAL:
+        n, k, x = long_case(name, rng)
+        try:
+            check(x.astype(rng.choice(DTYPES)), k)
+        except AssertionError as error:
+            raise AssertionError(f"shard {shard}: {name}, n={n}, k={k}") from error
 
 
 def test_the_check_can_fail() -> None:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from tests.mstopk_reference import ADVERSARIAL, DTYPES, adversarial, top_k
+from tests.mstopk_reference import ADVERSARIAL, DTYPES, adversarial, long_case, top_k
 
 
 def check(grad: np.ndarray, residual: np.ndarray, k: int) -> None:
@@ -39,6 +39,22 @@ def test_the_definition(name: str, dtype: type) -> None:
         residual = rng.standard_normal(n).astype(np.float32) * np.float32(0.1)
         for k in (0, (n + 99) // 100, n):
             check(grad, residual, k)
+
+
+@pytest.mark.parametrize("kept", ["nothing", "what cancels", "noise"])
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_seeded_cases_of_which_a_sample_is_taken(name: str, kept: str) -> None:
+    """With nothing kept sums tie as gradients do; where all cancels, they all do."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        n, k, x = long_case(name, rng)
+        grad = x.astype(rng.choice(DTYPES))
+        residual = {
+            "nothing": np.zeros(n, np.float32),
+            "what cancels": -np.where(np.isfinite(grad), grad, 0).astype(np.float32),
+            "noise": rng.standard_normal(n).astype(np.float32),
+        }[kept]
+        check(grad, residual, k)
 
 
 @hypothesis.settings(max_examples=200, deadline=None)

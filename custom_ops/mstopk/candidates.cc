@@ -9,7 +9,7 @@
 namespace mstopk {
 namespace {
 
-constexpr int64_t kChunk = 1 << 13;  // elements scanned between two looks at the buffer's capacity
+constexpr int64_t kChunk = 1 << 13;  // elements scanned before their candidates are put away
 
 int64_t BlockCount(int64_t n) { return (n + kBlockElements - 1) / kBlockElements; }
 
@@ -38,22 +38,27 @@ int64_t TrimTies(Bits* bits, uint32_t* offsets, int64_t count, uint32_t certain,
 }  // namespace
 
 template <typename Bits>
-void CandidateBlock<Bits>::Reserve(int64_t capacity) {
-  if (capacity <= capacity_) return;
-  capacity = std::max(capacity, 2 * capacity_);
-  std::unique_ptr<Bits[]> bits(new Bits[capacity]);  // not make_unique: that would clear them
-  std::unique_ptr<uint32_t[]> offsets(new uint32_t[capacity]);
-  std::copy_n(bits_.get(), size, bits.get());
-  std::copy_n(offsets_.get(), size, offsets.get());
-  bits_ = std::move(bits);
-  offsets_ = std::move(offsets);
-  capacity_ = capacity;
+void CandidateBlock<Bits>::Append(const Bits* bits, const uint32_t* offsets, int64_t count) {
+  if (size_ + count > room_) {
+    room_ = std::max(size_ + count, 2 * room_);
+    std::unique_ptr<Bits[]> more_bits(new Bits[room_]);  // not make_unique: that would clear them
+    std::unique_ptr<uint32_t[]> more_offsets(new uint32_t[room_]);
+    std::copy_n(bits_, size_, more_bits.get());
+    std::copy_n(offsets_, size_, more_offsets.get());
+    own_bits_ = std::move(more_bits);
+    own_offsets_ = std::move(more_offsets);
+    bits_ = own_bits_.get();
+    offsets_ = own_offsets_.get();
+  }
+  std::copy_n(bits, count, bits_ + size_);
+  std::copy_n(offsets, count, offsets_ + size_);
+  size_ += count;
 }
 
 template <typename Bits>
 int64_t Candidates<Bits>::Size() const {
   int64_t size = 0;
-  for (const auto& block : blocks) size += block.size;
+  for (const auto& block : blocks) size += block.size();
   return size;
 }
 
@@ -61,7 +66,7 @@ template <typename Bits>
 std::vector<Span<Bits>> Candidates<Bits>::Spans() const {
   std::vector<Span<Bits>> spans;
   spans.reserve(blocks.size());
-  for (const auto& block : blocks) spans.push_back({block.bits(), block.size});
+  for (const auto& block : blocks) spans.push_back({block.bits(), block.size()});
   return spans;
 }
 
@@ -71,36 +76,42 @@ Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool vi
   Candidates<Bits> result;
   const int64_t block_count = BlockCount(n);
   result.blocks.resize(block_count);
+  const double share = std::min(1.0, 1.1 * rule.expected / n);
+  const int64_t room = static_cast<int64_t>(share * std::min(n, kBlockElements)) + kScanSlack;
+  result.bits.reset(new Bits[block_count * room]);
+  result.offsets.reset(new uint32_t[block_count * room]);
   const bool trim = rule.tie_quota != kUnlimited;
   std::vector<std::atomic<int64_t>> ties(trim ? block_count : 0);
-  std::atomic<int64_t> admitted{0};
-  std::atomic<bool> gave_up{false};
-  const double share = std::min(1.0, 1.1 * rule.expected / n);
+  alignas(64) std::atomic<int64_t> admitted{0};
+  alignas(64) std::atomic<bool> gave_up{false};  // on a line that is only read, nearly always
 
   parallel_for(block_count, [&](int64_t b) {
-    CandidateBlock<Bits>& block = result.blocks[b];
+    CandidateBlock<Bits> block(&result.bits[b * room], &result.offsets[b * room], room);
+    Bits bits[kChunk + kScanSlack];
+    uint32_t offsets[kChunk + kScanSlack];
     const int64_t begin = b * kBlockElements;
     const int64_t length = std::min(kBlockElements, n - begin);
     const int64_t quota = trim ? rule.tie_quota - TiesBefore(ties, b) : 0;
     int64_t ties_left = quota;
-    block.Reserve(static_cast<int64_t>(share * length) + std::min(length, kChunk) + kScanSlack);
+    int64_t counted = 0;  // of the block, in `admitted`
     for (int64_t done = 0; done < length; done += kChunk) {
       const bool collecting = !gave_up.load(std::memory_order_relaxed);
       if (!collecting && !visit_all) break;
       const int64_t count = std::min(kChunk, length - done);
-      block.Reserve(block.size + count + kScanSlack);
-      Bits* const bits = block.bits() + block.size;
-      uint32_t* const offsets = block.offsets() + block.size;
       const uint32_t admitted_from = trim && ties_left <= 0 ? rule.certain : rule.floor;
       const uint32_t floor = collecting ? admitted_from : KeyTraits<Bits>::kMax + 1;
       int64_t fresh = scan(begin + done, count, floor, done, bits, offsets);
       if (trim) fresh = TrimTies(bits, offsets, fresh, rule.certain, &ties_left);
-      block.size += fresh;
-      if (rule.limit != kUnlimited && admitted.fetch_add(fresh) + fresh > rule.limit) {
+      block.Append(bits, offsets, fresh);
+      const bool last = done + kChunk >= length;
+      if (rule.limit == kUnlimited || (!last && block.size() - counted < kChunk)) continue;
+      if (admitted.fetch_add(block.size() - counted) + block.size() - counted > rule.limit) {
         gave_up.store(true, std::memory_order_relaxed);
       }
+      counted = block.size();
     }
     if (trim) ties[b].store(std::max<int64_t>(0, quota) - std::max<int64_t>(0, ties_left));
+    result.blocks[b] = std::move(block);
   });
   result.complete = !gave_up.load();
   return result;
@@ -122,7 +133,7 @@ void EmitWinners(const Candidates<Bits>& candidates, uint32_t floor, uint32_t ce
     const Bits* const bits = block.bits();
     int32_t at_least_certain = 0;  // a block has fewer than 2^31 elements
     int32_t at_least_floor = 0;
-    for (int64_t i = 0; i < block.size; ++i) {
+    for (int64_t i = 0; i < block.size(); ++i) {
       at_least_certain += KeyOf(bits[i]) >= certain;
       at_least_floor += KeyOf(bits[i]) >= floor;
     }

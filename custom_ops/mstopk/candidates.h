@@ -20,21 +20,32 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 template <typename Bits>
 class CandidateBlock {
  public:
-  void Reserve(int64_t capacity);
-  int64_t size = 0;
-  Bits* bits() const { return bits_.get(); }
-  uint32_t* offsets() const { return offsets_.get(); }
+  CandidateBlock() = default;
+  // They go to `bits` and `offsets` while they are at most `room`, then to memory of the block's own.
+  CandidateBlock(Bits* bits, uint32_t* offsets, int64_t room)
+      : room_(room), bits_(bits), offsets_(offsets) {}
+
+  void Append(const Bits* bits, const uint32_t* offsets, int64_t count);
+  int64_t size() const { return size_; }
+  const Bits* bits() const { return bits_; }
+  const uint32_t* offsets() const { return offsets_; }
 
  private:
-  int64_t capacity_ = 0;
-  std::unique_ptr<Bits[]> bits_;
-  std::unique_ptr<uint32_t[]> offsets_;
+  int64_t size_ = 0, room_ = 0;
+  Bits* bits_ = nullptr;
+  uint32_t* offsets_ = nullptr;
+  std::unique_ptr<Bits[]> own_bits_;
+  std::unique_ptr<uint32_t[]> own_offsets_;
 };
 
 template <typename Bits>
 struct Candidates {
   std::vector<CandidateBlock<Bits>> blocks;  // block b starts at element b * kBlockElements
   bool complete = true;                      // false when AdmissionRule::limit was hit
+  // Of all blocks together: many small pieces would be given back to the system, and cleared by it for the
+  // next call, which takes as long as to fill them several times.
+  std::unique_ptr<Bits[]> bits;
+  std::unique_ptr<uint32_t[]> offsets;
 
   int64_t Size() const;
   std::vector<Span<Bits>> Spans() const;
@@ -47,7 +58,7 @@ struct AdmissionRule {
   uint32_t certain;
   int64_t tie_quota = kUnlimited;
   int64_t limit = kUnlimited;
-  double expected = 0;  // elements, for sizing the buffers
+  double expected = 0;  // elements, for which there is room at once
 
   static AdmissionRule AtLeast(uint32_t floor) { return {floor, floor}; }
 };

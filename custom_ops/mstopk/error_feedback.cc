@@ -59,7 +59,7 @@ void Restore(const Candidates<uint32_t>& candidates, uint32_t from, uint32_t to,
              const ParallelFor& parallel_for, uint32_t* acc) {
   parallel_for(candidates.blocks.size(), [&](int64_t b) {
     const CandidateBlock<uint32_t>& block = candidates.blocks[b];
-    for (int64_t i = 0; i < block.size; ++i) {
+    for (int64_t i = 0; i < block.size(); ++i) {
       const uint32_t key = KeyOf(block.bits()[i]);
       if (key < from || key > to) continue;
       acc[b * kBlockElements + block.offsets()[i]] = block.bits()[i];

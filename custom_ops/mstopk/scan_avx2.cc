@@ -84,10 +84,8 @@ MSTOPK_TARGET inline uint64_t AccumulateTile(Format format, const typename Forma
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * i), stored);
     }
   }
-  if (mask != 0) {
-    for (int i = 0; i < 8; ++i) {
-      _mm256_store_si256(reinterpret_cast<__m256i*>(tile + 8 * i), sums[i]);
-    }
+  for (int i = 0; i < 8; ++i) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(tile + 8 * i), sums[i]);
   }
   return mask;
 }

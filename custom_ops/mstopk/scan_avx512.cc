@@ -70,9 +70,7 @@ MSTOPK_TARGET inline uint64_t AccumulateTile(Format format, const typename Forma
       _mm512_storeu_si512(out + 16 * i, stored);
     }
   }
-  if (mask != 0) {
-    for (int i = 0; i < 4; ++i) _mm512_store_si512(tile + 16 * i, sums[i]);
-  }
+  for (int i = 0; i < 4; ++i) _mm512_store_si512(tile + 16 * i, sums[i]);
   return mask;
 }
 

@@ -3,8 +3,8 @@
 //   MSTOPK_NAMESPACE   a namespace of its own, so that no two sets share a symbol,
 // and in that namespace functions over tiles of 64 elements that the loops call:
 //   MaskAtLeast        one bit for each element with a key of at least a bound,
-//   AccumulateTile     the same of residual + grad, which goes to `out` with zeros for keys of at least
-//                      zero_from and, where a bit is set, to `tile`,
+//   AccumulateTile     the same of residual + grad, which goes to `tile`, and to `out` with zeros for
+//                      keys of at least zero_from,
 //   FenceStores        waits for stores that went past the caches.
 // No include guard is needed: each translation unit includes it once.
 
@@ -16,17 +16,8 @@ namespace mstopk {
 namespace MSTOPK_NAMESPACE {
 
 constexpr int64_t kTile = 64;
-constexpr int64_t kGroup = 64;    // tiles; their elements stay in the first cache
-constexpr int64_t kAhead = 4096;  // bytes; processors' own prefetching stops at the end of a page
-
-// Asks for the tile that is kAhead after the one at `x`, which need not exist.
-template <typename Bits>
-MSTOPK_TARGET inline void PrefetchAfter(const Bits* x) {
-  const uintptr_t line = reinterpret_cast<uintptr_t>(x) + kAhead;
-  for (uintptr_t i = 0; i < kTile * sizeof(Bits); i += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(line + i));
-  }
-}
+constexpr int64_t kGroup = 64;      // tiles; their elements stay in the first cache
+constexpr int64_t kSumsGroup = 16;  // the same of sums, which are copied for it
 
 // Appends the elements of a tile that `mask` marks. Two are written unconditionally: with at most a
 // few percent admitted that covers nearly every tile without a branch that cannot be predicted.
@@ -58,7 +49,6 @@ MSTOPK_TARGET int64_t CollectTiles(const Bits* x, int64_t n, uint32_t floor, uin
   while (i + kTile <= n) {
     int64_t marked = 0;
     for (int64_t tile = 0; tile < kGroup && i + kTile <= n; ++tile, i += kTile) {
-      PrefetchAfter(x + i);
       masks[marked] = MaskAtLeast(x + i, floor);
       begins[marked] = i;
       marked += masks[marked] != 0;
@@ -81,18 +71,25 @@ MSTOPK_TARGET int64_t AccumulateTilesTo(const typename Format::Bits* grad, const
                                         int64_t n, uint32_t floor, uint32_t zero_from,
                                         uint32_t first_offset, uint32_t* out, uint32_t* bits,
                                         uint32_t* offsets, bool* non_finite) {
-  alignas(64) uint32_t tile[kTile];
+  alignas(64) uint32_t tiles[kSumsGroup * kTile];
+  uint64_t masks[kSumsGroup];
+  int64_t begins[kSumsGroup];
   int64_t count = 0;
   uint64_t non_finite_mask = 0;
   int64_t i = 0;
-  for (; i + kTile <= n; i += kTile) {
-    PrefetchAfter(grad + i);
-    PrefetchAfter(residual + i);
-    non_finite_mask |= MaskAtLeast(grad + i, Format::kInfinity);
-    const uint64_t mask = AccumulateTile<kPastCaches>(Format(), grad + i, residual + i, floor,
-                                                      zero_from, out + i, tile);
-    if (mask == 0) continue;
-    count += AppendMasked(tile, mask, first_offset + i, bits + count, offsets + count);
+  while (i + kTile <= n) {
+    int64_t marked = 0;
+    for (int64_t tile = 0; tile < kSumsGroup && i + kTile <= n; ++tile, i += kTile) {
+      non_finite_mask |= MaskAtLeast(grad + i, Format::kInfinity);
+      masks[marked] = AccumulateTile<kPastCaches>(Format(), grad + i, residual + i, floor, zero_from,
+                                                  out + i, tiles + marked * kTile);
+      begins[marked] = i;
+      marked += masks[marked] != 0;
+    }
+    for (int64_t m = 0; m < marked; ++m) {
+      count += AppendMasked(tiles + m * kTile, masks[m], first_offset + begins[m], bits + count,
+                            offsets + count);
+    }
   }
   for (; i < n; ++i) {
     non_finite_mask |= KeyOf(grad[i]) >= Format::kInfinity;
