@@ -5,9 +5,11 @@ import tensorflow as tf
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
-from tf_sparse_strategy.residual import State, commit
+from tf_sparse_strategy.residual import LEFT, State, commit, sum_with_residual
 
 
 class GradientReducer:
@@ -29,9 +31,10 @@ class GradientReducer:
 
     def __init__(self, communication: Communication, collectives: Collectives, bucket_bytes: int):
         self.communication = communication
+        self._scheme = communication if collectives.topology.num_workers > 1 else Dense()
         self._collectives = collectives
         self._bucket_bytes = bucket_bytes
-        self.memory = Memory(communication, collectives)
+        self.memory = Memory(self._scheme, collectives)
         self.probe = None  # a metrics.GradientProbe, which functions traced from now on are to feed
 
     def begin_step(self) -> None:
@@ -50,16 +53,18 @@ class GradientReducer:
             _refuse_slices(pairs, self.communication)
         reduced = [None] * len(pairs)
         dense = []
+        alone = self._collectives.topology.num_workers == 1
         for position, (gradient, variable) in enumerate(pairs):
             if slices.of(variable) is not None:
                 reduced[position] = coalesced(gradient)
-            elif self._collectives.topology.num_workers == 1:
+            elif alone and (isinstance(gradient, tf.IndexedSlices) or not self.memory.is_restored):
                 reduced[position] = gradient
             elif isinstance(gradient, tf.IndexedSlices):
                 reduced[position] = self.reduce_sparse(gradient)
             else:
                 dense.append((position, _shaped(gradient, variable), variable))
-        if self._collectives.topology.num_workers == 1:
+        if alone and not self.memory.is_restored:
+            self.memory.looks_for_none = True
             return reduced
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
         states = self.memory.of(plan)
@@ -99,13 +104,26 @@ class GradientReducer:
     def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list, due) -> list:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         packed = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
-        summed = self.communication.reduce(packed, state, self._collectives)
+        summed = self._sum(packed, state)
         if due is not None:
             self.probe.note(due, packed, summed, state)
         parts = [summed] if len(flat) == 1 else tf.split(summed, bucket.sizes)
         return [
             tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors, strict=True)
         ]
+
+
+    def _sum(self, packed: tf.Tensor, state: State) -> tf.Tensor:
+        if LEFT not in state:
+            return self._scheme.reduce(packed, state, self._collectives)
+        others = State({name: variable for name, variable in state.items() if name != LEFT})
+        share = self._scheme.share(self._collectives.topology)
+        summed, left, _ = sum_with_residual(
+            packed, state[LEFT], share, lambda whole: self._scheme.reduce(whole, others, self._collectives)
+        )
+        finite = all_finite(summed) if others.finite is None else others.finite
+        state.stage(finite, **others.staged, left=left)
+        return summed
 
 
 def coalesced(gradient):

@@ -271,20 +271,20 @@ def _begin_from_backup(original, callback, logs=None):
     if extended is None:
         return original(callback, logs)
 
-    def begin(_):
-        original(callback, logs)
-        path = callback._residual_before = _residual_path(callback)
-        extended.gradients.memory.load(path)
-        others = tf.io.gfile.glob(_residual_path(callback, "*"))
-        if others and path not in others:
-            logging.warning(
-                "%s is not there: what had not been sent when these weights were saved is lost; %s are of "
-                "other weights.",
-                path,
-                others,
-            )
-
-    return saving.load_together(extended, callback._weights_path, begin)
+    # Each file by itself: disks that are not shared may have been given some of them.
+    saving.require_same(extended, callback._training_metadata_path)
+    saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
+    path = callback._residual_before = _residual_path(callback)
+    saving.load_together(extended, path, extended.gradients.memory.load)
+    others = tf.io.gfile.glob(_residual_path(callback, "*"))
+    if others and path not in others:
+        logging.warning(
+            "%s is not there: what had not been sent when these weights were saved is lost; %s are of "
+            "other weights.",
+            path,
+            others,
+        )
+    return None
 
 
 def _residual_path(callback, step: str | None = None) -> str:

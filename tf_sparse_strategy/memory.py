@@ -18,21 +18,20 @@ from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.guarded import BEYOND
-from tf_sparse_strategy.communication.switching import PHASE, own_name
-from tf_sparse_strategy.residual import RESIDUAL, State
+from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE, own_name
+from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State, variable
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 _STEP = "step"
-_NO_PHASE = -1  # so that an exact scheme's first step sums what was restored (communication/switching.py)
 
 
 class Memory(tf.train.experimental.PythonState):
     """The schemes' state of all lists of gradients of one strategy, in the order of first use.
 
     Saving and restoring are collective: all workers call. Restored with the same workers, buckets and
-    scheme, every bit is as it was. With others, residuals are put together and cut anew so that their
-    sum over the workers is kept (resharding.py), steps go on being counted, and whatever else a scheme
-    remembers starts afresh.
+    scheme, every bit is as it was. With others, residuals and DGC's velocities are put together and cut
+    anew so that their sum over the workers is kept (resharding.py), steps go on being counted, and whatever
+    else a scheme remembers starts afresh. Where sums are exact, the first one takes residuals along.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (M nodes or
@@ -56,16 +55,35 @@ class Memory(tf.train.experimental.PythonState):
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._restored: list[dict[str, Any]] = []
+        self.looks_for_none = False  # whether functions were traced that will not take up what is restored
         self._epoch = 0
 
     def of(self, plan: BucketPlan) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use."""
         if plan not in self._lists:
+            self._warn_of_what_waits(plan)
             with tf.init_scope():
                 self._lists[plan] = self._initial(plan)
                 if self._restored:
-                    self._fill(plan)
+                    self._fill(plan, self._lists[plan])
         return [State(variables) for variables in self._lists[plan]]
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether a checkpoint has been restored."""
+        return bool(self._restored)
+
+    def _warn_of_what_waits(self, plan: BucketPlan) -> None:
+        """Layers that were frozen or thawed make another list of gradients, with residuals of its own."""
+        own = {tensor.key for tensor in plan.tensors}
+        waiting = [bucket.tensors for bucket, state in self.buckets if RESIDUAL in state]
+        common = own & {tensor.key for tensors in waiting for tensor in tensors}
+        if common and self._collectives.topology.rank == 0:
+            logging.warning(
+                "Gradients of other variables than before are reduced, and residuals start from zero: what "
+                "has not been sent of %d variables waits until those of before are trained together again.",
+                len(common),
+            )
 
     @property
     def buckets(self) -> list[tuple[BucketSpec, State]]:
@@ -108,9 +126,10 @@ class Memory(tf.train.experimental.PythonState):
         for number, (plan, states) in enumerate(self._lists.items()):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
-                for name, variable in sorted(state.items()):
+                for name, held in sorted(state.items()):
                     if not is_count(name):
-                        arrays[f"{number}/{bucket}/{name}"] = self._gather(variable)
+                        saved = RESIDUAL if name == LEFT else name
+                        arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
         for record in self._unclaimed():
             arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
             records.append({key: value for key, value in record.items() if key != "arrays"})
@@ -120,10 +139,10 @@ class Memory(tf.train.experimental.PythonState):
         np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **arrays)
         return archive.getvalue()
 
-    def _gather(self, variable) -> np.ndarray:
+    def _gather(self, held: tf.Variable) -> np.ndarray:
         """[P, ...] on rank 0: every worker's value, in rank order."""
         to_chief = [1] + [0] * (self._collectives.topology.num_workers - 1)
-        rows = variable.read_value()[tf.newaxis]
+        rows = held.read_value()[tf.newaxis]
         return self._collectives.all_to_all(rows, to_chief, purpose="memory")[0].numpy()
 
     def _unclaimed(self) -> list[dict[str, Any]]:
@@ -163,66 +182,70 @@ class Memory(tf.train.experimental.PythonState):
                     for key in archive.files
                     if key.startswith(f"{number}/")
                 }
-        for plan in self._lists:
-            self._fill(plan)
-        if self._collectives.topology.num_workers == 1 and self._restored:
+        for plan, states in self._lists.items():
+            values = self._initial(plan)
+            self._fill(plan, values)
+            for variables, restored in zip(states, values, strict=True):
+                for name, held in variables.items():
+                    if not is_count(name):
+                        held.assign(restored.get(name, tf.zeros_like(held)))
+                self.looks_for_none |= LEFT in restored and LEFT not in variables
+        if self.looks_for_none and self._restored:
             logging.warning(
-                "One worker sums exactly and keeps no residual: what the workers of the checkpoint had not "
-                "sent yet is dropped."
+                "%r keeps no residual, and a step was made before the checkpoint was restored: what its "
+                "workers had not sent yet is lost. Restore first.",
+                self._communication,
             )
-            self._restored = []
 
-    def _fill(self, plan: BucketPlan) -> None:
-        """Gives the list's variables what was restored for it, or their initial values."""
+    def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> None:
+        """Gives `values`, the initial ones of the list's buckets, what was restored for it."""
         own = self._description(plan)
         alike = [p for p in self._lists if self._description(p)["tensors"] == own["tensors"]]
         records = [r for r in self._restored if r["tensors"] == own["tensors"]]
         place = alike.index(plan)
-        record = records[place] if place < len(records) else None
-        if record is None:
+        if place >= len(records):
             logging.warning(
                 "The checkpoint holds no residuals for the gradients of %s: they start from zero.",
                 [tensor.shape for tensor in plan.tensors],
             )
-        values = self._initial(plan)
-        if record is not None:
-            self._take(plan, own, record, values)
-            record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
-            self._set_epoch(values)  # this run's: it may have begun after what was saved
-        for variables, initial in zip(self._lists[plan], values, strict=True):
-            for name, variable in variables.items():
-                if not is_count(name):
-                    variable.assign(initial[name])
+            return
+        self._take(plan, own, records[place], values)
+        records[place]["arrays"] = {}  # all workers' residuals: more than this one should hold on to
+        self._set_epoch(values)  # this run's: it may have begun after what was saved
 
     def _take(self, plan, own, record, values) -> None:
-        rank = self._collectives.topology.rank
-        layout_keys = ("buckets", "places", "nodes", "scheme")
-        if all(record[key] == own[key] for key in layout_keys):
-            for key, rows in record["arrays"].items():
-                bucket, name = key.split("/")
-                values[int(bucket)][name].assign(rows[rank])
+        names = [key.split("/") for key in record["arrays"]]
+        alike = all(record[key] == own[key] for key in ("buckets", "places", "nodes", "scheme"))
+        if alike and all(name in values[int(bucket)] for bucket, name in names):
+            for (bucket, name), rows in zip(names, record["arrays"].values(), strict=True):
+                values[int(bucket)][name].assign(rows[self._collectives.topology.rank])
             return
         _take_common(record["arrays"], values)
-        sizes = tuple(tensor.size for tensor in plan.tensors)
-        saved = [record["arrays"].get(f"{b}/{RESIDUAL}") for b in range(len(record["buckets"]))]
+        for name in (RESIDUAL, VELOCITY):
+            self._cut_anew(name, plan, own, record, values)
+
+    def _cut_anew(self, name, plan, own, record, values) -> None:
+        """Gives this run's buckets their parts of what the checkpoint's kept by that name."""
+        saved = [record["arrays"].get(f"{b}/{name}") for b in range(len(record["buckets"]))]
         kept = [b for b, rows in enumerate(saved) if rows is not None]
         if not kept:
             return
+        holding = [b for b, state in enumerate(values) if name in state]
+        if not holding and name == RESIDUAL:
+            positions = {p for b in kept for p in record["buckets"][b]}
+            holding, name = [b for b, bucket in enumerate(own["buckets"]) if positions & set(bucket)], LEFT
+            for b in holding:
+                length = self._shares()[0].length(plan.buckets[b].num_elements)
+                values[b][LEFT] = variable(tf.zeros([length]))
+        sizes = tuple(tensor.size for tensor in plan.tensors)
         old = _layout(sizes, [record["buckets"][b] for b in kept], record["places"])
-        holding = [b for b, state in enumerate(values) if RESIDUAL in state]
-        if not holding:
-            logging.warning(
-                "%r keeps no residual: that of the checkpoint (%s) is dropped.",
-                self._communication,
-                record["scheme"],
-            )
-            return
         new = _layout(sizes, [own["buckets"][b] for b in holding], own["places"])
+        rank = self._collectives.topology.rank
         shards = resharding.split(new, resharding.merge(old, [saved[b] for b in kept]), rank)
         for bucket, shard in zip(holding, shards, strict=True):
-            values[bucket][RESIDUAL].assign(shard)
+            values[bucket][name].assign(shard)
             if PHASE in values[bucket]:
-                values[bucket][PHASE].assign(_NO_PHASE)
+                values[bucket][PHASE].assign(NO_PHASE)
 
     # ---- files -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ states, or none.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +21,7 @@ from tf_sparse_strategy.topology import Group, Topology
 
 VELOCITY = "velocity"  # that of the momentum which DGC applies before the selection
 RESIDUAL = "residual"  # the state's name of what conserves the gradient's mass
+LEFT = "left"  # that of a residual which was restored where none is kept: the next sum takes it along
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +134,36 @@ def hand_out(summed: tf.Tensor, dtype: tf.DType, share: Share) -> tuple[tf.Tenso
     return values, lost[share.shard * length : (share.shard + 1) * length]
 
 
-def flush(bucket: tf.Tensor, state: State, share: Share) -> tf.Tensor:
+def sum_with_residual(
+    bucket: tf.Tensor, own: tf.Tensor, share: Share, exact: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """An exact sum that empties residuals.
+
+    Args:
+      bucket: [N], this worker's gradients.
+      own: float32, this worker's shard of its holder's residual.
+      share: what this worker keeps.
+      exact: sums a float32 [N] over all workers.
+
+    Returns:
+      (the sum, in the gradient's dtype; what that could not hold, this worker's new residual; whether the
+      dtype could hold all of it, and all is finite).
+    """
+    n = bucket.shape[0]
+    total = tf.ensure_shape(exact(flush(bucket, own, share)), bucket.shape)
+    padded = tf.pad(total, [[0, share.shards * share.length(n) - n]])
+    values, left = hand_out(padded, bucket.dtype, share)
+    limit = tf.cast(bucket.dtype.max, tf.float32)
+    return values[:n], left, tf.reduce_all(tf.abs(total) <= limit)
+
+
+def flush(bucket: tf.Tensor, own: tf.Tensor, share: Share) -> tf.Tensor:
     """Takes this worker's residual out of its memory: returns float32 `bucket` [N] + residual.
 
     The exact sum of the result over all workers leaves nothing behind: sum(bucket) + sum(residual).
     The caller stages the residual's zeros.
     """
-    n, own = bucket.shape[0], state[RESIDUAL]
+    n = bucket.shape[0]
     begin = share.shard * own.shape[0]
     whole = tf.pad(own, [[begin, own.shape[0] * (share.shards - 1 - share.shard)]])
     return tf.cast(bucket, tf.float32) + whole[:n]

@@ -106,7 +106,7 @@ def load_together(extended: Any, path: _Path | None, load: Callable[[str | None]
         `load` raises here is raised as it is.
     """
     path = _from_rank_0(extended, None if path is None else os.fspath(path))
-    _require_same(extended, path)
+    require_same(extended, path)
     with agreement.together(extended.collectives):
         return load(path)
 
@@ -115,7 +115,8 @@ def _from_rank_0(extended, path: str | None) -> str | None:
     return agreement.gather(path, extended.collectives)[0]
 
 
-def _require_same(extended, path: str | None) -> None:
+def require_same(extended: Any, path: str | None) -> None:
+    """Raises FileNotFoundError if workers find different files at `path`; none anywhere is the same."""
     with agreement.together(extended.collectives):  # a file that cannot be read fails on all
         own = _fingerprint(path)
     found = agreement.gather(own, extended.collectives)

@@ -38,7 +38,7 @@ class Run:
         share = self.scheme.share(self.collectives.topology)
         own = tf.zeros([n])
         if "residual" in self.variables:
-            own = residual.flush(own, residual.State(self.variables), share)
+            own = residual.flush(own, self.variables["residual"], share)
         return self.collectives.all_reduce(own).numpy()
 
 

@@ -1,16 +1,14 @@
 """Residuals outlive the process: every bit with the same workers, their sum with others."""
 
-import contextlib
 import io
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess import saving_models
-from tests.multiprocess.saving_models import interruption
 from tests.multiprocess.sparse_runs import SHAPES, kept, moved, step
 from tf_sparse_strategy import communication
+from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     DGC,
@@ -23,6 +21,7 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.residual import VELOCITY, flush
 from tf_sparse_strategy.topology import Topology
 
 FLAT = TopKAllGather(0.1)
@@ -115,6 +114,28 @@ def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, buc
     assert rest.any() == (p > 1)
 
 
+@pytest.mark.parametrize("where", ["apart", "pairs"])
+def test_velocities_of_another_run(topology, partners, variables, where):
+    """Other workers per node, or only another density: their sum is kept as the residuals' is."""
+
+    def velocity(reducer, here):
+        [(bucket, state)] = reducer.memory.buckets
+        nothing = tf.zeros([bucket.num_elements])
+        return here.all_reduce(flush(nothing, state[VELOCITY], DGC().share(here.topology))).numpy()
+
+    p, room = topology.num_workers, 1 << 20
+    here = apart(topology)
+    old = GradientReducer(DGC(0.05, momentum=0.5), here, room)
+    step(old, variables, topology, 0)
+    step(old, variables, topology, 1)
+    there = placed(topology, {"apart": range(p), "pairs": [rank % 2 for rank in range(p)]}[where])
+    new = GradientReducer(DGC(0.1, momentum=0.5), there, room)
+    new.memory.deserialize(moved(here, old.memory.serialize()))
+    new.memory.of(next(iter(old.memory._lists)))
+    np.testing.assert_array_equal(velocity(new, there), velocity(old, here))
+    assert velocity(old, here).any()
+
+
 @pytest.mark.parametrize("kind", ["Auto", "Piecewise"])
 def test_an_exact_scheme_begins_with_what_was_restored(comm, topology, variables, kind):
     """Also where it is the first that the other run's scheme, which knew no phases, is followed by."""
@@ -135,18 +156,52 @@ def test_an_exact_scheme_begins_with_what_was_restored(comm, topology, variables
     assert rest.any() == (topology.num_workers > 1)
 
 
+@pytest.mark.parametrize("where", ["dense", "one node", "one worker"])
+@pytest.mark.parametrize("saved_again", [False, True])
+def test_an_exact_run_begins_with_what_was_restored(comm, topology, variables, where, saved_again):
+    """Nobody keeps a residual there: the first sum takes all of it along."""
+    old = GradientReducer(HiTopK(0.05), apart(topology), bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    blob = moved(comm, old.memory.serialize())
+    rest = sent_in_all(old, variables)
+    assert rest.any() == (topology.num_workers > 1)
+    there = {
+        "dense": apart(topology),
+        "one node": placed(topology, [0] * topology.num_workers),
+        "one worker": Collectives(Topology((0,), 0)),
+    }[where]
+
+    def reducer():
+        return GradientReducer(Dense() if where == "dense" else HiTopK(0.05), there, bucket_bytes=64)
+
+    first = reducer()
+    first.memory.deserialize(blob)
+    if saved_again:
+        first.memory.of(next(iter(old.memory._lists), BucketPlan(())))
+        kept_blob = first.memory.serialize()
+        first = reducer()
+        first.memory.deserialize(kept_blob if where == "one worker" else moved(comm, kept_blob))
+    sums = first.reduce([(tf.zeros_like(v), v) for v in variables])
+    np.testing.assert_array_equal(np.concatenate([g.numpy().ravel() for g in sums]), rest)
+    assert not sent_in_all(first, variables).any()
+
+
 def test_what_is_dropped_is_said(comm, topology, variables, caplog):
     old = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
     step(old, variables, topology, 0)
     blob = moved(comm, old.memory.serialize())
-    dense = GradientReducer(Dense(), apart(topology), 100)
-    dense.memory.deserialize(blob)
-    step(dense, variables, topology, 1)
+    for there in (apart(topology), Collectives(Topology((0,), 0))):
+        dense = GradientReducer(Dense(), there, 100)
+        step(dense, variables, topology, 1)
+        caplog.clear()
+        dense.memory.deserialize(blob)
+        lost = "Dense() keeps no residual, and a step was made before" in caplog.text
+        assert lost == (topology.num_workers > 1)
     longer = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
     longer.memory.deserialize(blob)
     step(longer, [tf.Variable([1.0, 2.0])], topology, 1)
     if topology.num_workers > 1:
-        assert "Dense() keeps no residual: that of the checkpoint (TopKAllGather" in caplog.text
         assert "holds no residuals for the gradients of [(2,)]" in caplog.text
 
 
@@ -205,115 +260,11 @@ def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
     reducer.memory.load(path + ".not there")  # there need not be one
 
 
-# ---- through Keras and tf.train ------------------------------------------------------------------
-
-
-def build(keras, seed=0, scheme=FLAT):
-    import tf_sparse_strategy as tss
-
-    strategy = tss.SparseStrategy(communication=scheme)
-    return strategy, saving_models.build(keras, strategy, seed)
-
-
-def all_state(strategy, model):
-    return [*saving_models.state(model), *kept(strategy.extended.gradients)]
-
-
-def test_checkpoint(keras, comm, topology, shared_tmp):
-    strategy, model = build(keras)
-    saving_models.fit(model)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, residual=strategy.residual)
-    path = checkpoint.save(str(shared_tmp / keras.__name__))
-    saving_models.fit(model)
-    expected = all_state(strategy, model)
-    assert len(expected) > len(saving_models.state(model)) or topology.num_workers == 1
-    other_strategy, other = build(keras, seed=7)
-    saving_models.fit(other)
-    restored = tf.train.Checkpoint(
-        model=other, optimizer=other.optimizer, residual=other_strategy.residual
-    )
-    restored.restore(path)
-    saving_models.fit(other)
-    saving_models.assert_same_state(all_state(other_strategy, other), expected)
-
-
-def test_checkpoint_of_nothing_but_residuals(comm, topology, variables, shared_tmp):
-    import tf_sparse_strategy as tss
-
-    first = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
-    step(first.extended.gradients, variables, topology, 0)
-    path = tf.train.Checkpoint(residual=first.residual).save(str(shared_tmp / "alone"))
-    second = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
-    tf.train.Checkpoint(residual=second.residual).restore(path)
-    np.testing.assert_array_equal(
-        step(first.extended.gradients, variables, topology, 1),
-        step(second.extended.gradients, variables, topology, 1),
-    )
-
-
-def test_backup_and_restore(keras, shared_tmp):
-    """A flat scheme in one Keras, a hierarchical one in the other."""
-    scheme = HiTopK(0.1) if keras.__name__ == "keras" else TopKAllGather(0.1)
-    directory = str(shared_tmp / keras.__name__)
-    strategy, reference = build(keras, scheme=scheme)
-    saving_models.fit(reference, epochs=3)
-    expected = all_state(strategy, reference)
-
-    def backup():
-        return keras.callbacks.BackupAndRestore(directory)
-
-    _, interrupted = build(keras, scheme=scheme)
-    with pytest.raises(RuntimeError, match="interrupted"):
-        saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras, at_epoch=2)])
-    strategy, resumed = build(keras, seed=7, scheme=scheme)
-    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
-    assert history.epoch == [2]
-    saving_models.assert_same_state(all_state(strategy, resumed), expected)
-
-
-def test_a_kill_between_the_files_of_a_backup(topology, comm, shared_tmp, monkeypatch):
-    """The second epoch's residual is written, its weights are not: those of the first go together."""
-    import keras
-
-    def backup():
-        return keras.callbacks.BackupAndRestore(str(shared_tmp))
-
-    strategy, reference = build(keras, scheme=HiTopK(0.1))
-    saving_models.fit(reference, epochs=3)
-    expected = all_state(strategy, reference)
-    _, killed = build(keras, scheme=HiTopK(0.1))
-    save, calls = killed.save_weights, []
-
-    def save_once(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 2:
-            raise RuntimeError("killed")
-        save(*args, **kwargs)
-
-    monkeypatch.setattr(killed, "save_weights", save_once)
-    ends = pytest.raises(RuntimeError, match="killed") if topology.rank == 0 else contextlib.nullcontext()
-    with ends:
-        saving_models.fit(killed, epochs=2, callbacks=[backup()])
-    comm.barrier()
-    residuals = list(shared_tmp.glob("residual-*.npz"))
-    strategy, resumed = build(keras, seed=7, scheme=HiTopK(0.1))
-    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
-    assert history.epoch == [1, 2]
-    saving_models.assert_same_state(all_state(strategy, resumed), expected)
-    kept_any = HiTopK(0.1).share(topology).holders > 1
-    assert len(residuals) == (2 if kept_any else 0)
-
-
-def test_a_backup_leaves_no_residual_of_other_weights(comm, shared_tmp, caplog):
-    import keras
-
-    stale = shared_tmp / "residual-7.npz"
-    if comm.topology.rank == 0:
-        stale.write_bytes(b"")
-    comm.barrier()
-    _, model = build(keras, scheme=Dense())
-    backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
-    saving_models.fit(model, callbacks=[backup])
-    assert "what had not been sent when these weights were saved is lost" in caplog.text
-    comm.barrier()
-    assert not stale.exists()
+def test_other_variables_leave_what_was_kept_and_say_so(comm, topology, variables, caplog):
+    reducer = GradientReducer(FLAT, comm, bucket_bytes=64)
+    step(reducer, variables, topology, 0)
+    step(reducer, variables, topology, 1)
+    assert "Gradients of other variables" not in caplog.text
+    step(reducer, variables[1:], topology, 2)
+    said = f"has not been sent of {len(variables) - 1} variables waits" in caplog.text
+    assert said == (topology.num_workers > 1 and topology.rank == 0)

@@ -50,6 +50,16 @@ def test_epochs_reach_schemes_within_others(here):
     assert rests == [here.topology.num_workers > 1, False]
 
 
+def test_a_scheme_within_another_begins_with_what_was_kept(here):
+    """Its own exact phase is its first, which is no change to it."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    inner = Piecewise([(0, Dense()), (9, HiTopK(0.05))], unit="step")
+    run, data = run_of([(0, HiTopK(0.05)), (3, inner)], here), gradients(p, 5)
+    sums = [run.step(tf.constant(g[rank])).numpy() for g in data]
+    assert not run.kept(N).any()
+    np.testing.assert_array_equal(sum(sums), data.sum(axis=(0, 1)))
+
+
 @pytest.mark.parametrize("mode", ["eager", "function"])
 @pytest.mark.parametrize("exact", [Dense(), Torus2D()], ids=repr)
 @pytest.mark.parametrize("sparse", [HiTopK(0.05), ShardedTopK(0.05)], ids=repr)

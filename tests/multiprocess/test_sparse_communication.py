@@ -119,13 +119,14 @@ def test_density_one_is_dense_bit_for_bit(kind, here, density, values):
 VARIANTS = [(kind, {"error_feedback": e}) for kind in SCHEMES for e in (True, False)]
 VARIANTS += [(kind, {"wire_dtype": "float16", "index_coding": "delta"}) for kind in MESSAGES]
 VARIANTS += [(ShardedTopK, {"applied": 2.5}), (ShardedTopK, {"applied": 40, "wire_dtype": "bfloat16"})]
-VARIANTS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3})]
+VARIANTS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3}), (OkTopK, {"flat": True})]
 
 
 @pytest.mark.parametrize("kind, options", VARIANTS, ids=str)
 def test_same_steps_as_the_numpy_model(kind, here, options):
     p, rank, nodes = here.topology.num_workers, here.topology.rank, here.topology.nodes
-    reference = {k: v for k, v in options.items() if k not in ("index_coding", "boundary_period")}
+    reference = {k: v for k, v in options.items() if k not in ("index_coding", "boundary_period", "flat")}
+    nodes = tuple(range(p)) if options.get("flat") else nodes
     for n in (3, 1001):
         run = Run(kind(0.05, **options), here, n)
         model = getattr(sparse_reference, kind.__name__)(nodes, n, 0.05, **reference)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.multiprocess import oracle
-from tests.multiprocess.sparse_runs import fit
+from tests.multiprocess.sparse_runs import BATCH, fit
 from tf_sparse_strategy.communication import (
     Dense,
     GTopK,
@@ -107,3 +107,24 @@ def test_steps_that_loss_scaling_skips_leave_no_trace(keras, comm, topology, kin
     assert not any(r.any() for r in residuals(strategy))
     untouched = oracle.start(keras.models.clone_model(model))
     assert_same_weights(model, untouched)
+
+
+def test_a_step_that_loss_scaling_skips_leaves_what_was_kept(keras, topology, kind):
+    """Infinite on the last worker alone, after steps that were not."""
+
+    def scaled():
+        inner = keras.optimizers.SGD(0.05)
+        if keras.__name__ == "keras":
+            return keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+        return keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
+
+    strategy, model, _ = fit(keras, kind(0.1), optimizer=scaled)
+    kept, weights = residuals(strategy), model.get_weights()
+    x, y = oracle.regression(BATCH)
+    x[-1] = np.inf
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    for before, after in zip([*kept, *weights], [*residuals(strategy), *model.get_weights()], strict=True):
+        np.testing.assert_array_equal(before, after)
+    x[-1] = 0
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert any((a != b).any() for a, b in zip(weights, model.get_weights(), strict=True))

@@ -45,8 +45,8 @@ class Auto(Switching):
     taken unless a sparse one takes less than 0.8 of its time. At the beginning of an epoch of `fit` the
     measurement is repeated if since the last one so much time has passed that it takes at most `recheck`
     of it; a choice is changed where another scheme would take less than 0.9 of its time, and a sparse one
-    also where it would no longer be chosen. Rank 0 decides for all, and logs each choice with its reason.
-    When a bucket turns exact, its first exact step also sums what the residual holds.
+    also where it takes more than 0.89 of the fastest exact one's. Rank 0 decides for all, and logs each
+    choice with its reason. When a bucket turns exact, its first exact step also sums what the residual holds.
 
     Left out are `GTopK` and `OkTopK`, because by the model, on even nodes, none is ever faster than both
     `HiTopK` and `ShardedTopK`; and, where nodes have several workers, `TopKAllGather`, whose residuals are
@@ -205,7 +205,10 @@ def choose(
     best = min(exact, key=seconds.__getitem__)
     fastest = min(sparse, key=seconds.__getitem__, default=best)
     chosen = fastest if seconds[fastest] < GAIN * seconds[best] else best
-    leaves_sparse = current in sparse and chosen == best  # nothing is gained by losing accuracy
+    # Too little is gained by losing accuracy, by more than what predictions differ by.
+    leaves_sparse = (
+        current in sparse and chosen == best and seconds[current] >= GAIN / STAY * seconds[best]
+    )
     if current is not None and not leaves_sparse and seconds[chosen] >= STAY * seconds[current]:
         chosen = current
     other = best if chosen != best else fastest

@@ -31,7 +31,7 @@ class DGC(HiTopK):
     When not to use it: with any optimizer but SGD without momentum, which would apply momentum twice, or
     rescale what has waited; that is refused, and so are one node, where nothing waits, `tf.IndexedSlices`,
     which are gathered whole, and tf_keras, which does not say who asks for the sums. Weight decay in the loss
-    is delayed like any gradient; use the optimizer's. Restored onto other workers velocities start from zero.
+    is delayed like any gradient; use the optimizer's.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.

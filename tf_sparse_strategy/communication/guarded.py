@@ -144,7 +144,7 @@ class Guarded(Switching):
         """(the sum to return, this worker's residual, eps)."""
         share, n = self.share(collectives.topology), bucket.shape[0]
         own = tf.cast(bucket, tf.float32)
-        whole = residual.flush(bucket, state, share) if RESIDUAL in state else own
+        whole = residual.flush(bucket, state[RESIDUAL], share) if RESIDUAL in state else own
         both = collectives.all_reduce(tf.stack([whole, own]), purpose="guard")
         k = self.scheme.count(n)
         difference = _top(both[0], k) - _top(tf.cast(summed, tf.float32), k)

@@ -48,6 +48,8 @@ class OkTopK(SparseCommunication):
       error_feedback: see `SparseCommunication`.
       threshold_period: steps for which thresholds are used; the paper takes 32 to 128.
       boundary_period: steps for which boundaries are used; the paper takes 64.
+      flat: every worker is a holder of its own, M = P and G = 1, as in the paper, wherever it is. Everything
+        then goes over the slow links; residuals take G times the memory, and do not fit other schemes'.
 
     Raises:
       ValueError: an argument is out of range.
@@ -62,12 +64,16 @@ class OkTopK(SparseCommunication):
 
     threshold_period: int = 32
     boundary_period: int = 64
+    flat: bool = False
 
     def __post_init__(self):
         super().__post_init__()
         for name in ("threshold_period", "boundary_period"):
             if getattr(self, name) < 1:
                 raise ValueError(f"OkTopK({name}={getattr(self, name)}) must be at least 1 step.")
+
+    def share(self, topology: Topology) -> Share:
+        return Share.per_worker(topology) if self.flat else super().share(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         share = self.share(topology)

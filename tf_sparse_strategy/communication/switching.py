@@ -16,6 +16,7 @@ from tf_sparse_strategy.topology import Topology
 
 _SHARED = (RESIDUAL, VELOCITY)
 PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by
+NO_PHASE = -1  # another scheme: an exact one's first step sums what is kept
 
 
 class Switching(Communication):
@@ -86,6 +87,8 @@ class Switching(Communication):
         """(sum, all schemes' new values, whether they are to be written) of a step by one scheme."""
         scheme = self.schemes(collectives.topology)[number]
         inner = State(_own(number, scheme, state))
+        if PHASE in inner:  # a scheme that switches itself: whatever it did last, it was not the last step
+            inner[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), inner[PHASE])
         new = {
             key: variable.read_value()
             for key, variable in state.items()
@@ -97,19 +100,16 @@ class Switching(Communication):
             new.update({_name(number, name): value for name, value in inner.staged.items()})
             return summed, new, _finite(summed) if inner.finite is None else inner.finite
         leaving = tf.logical_and(changed, self.flush)
-        share, n = self.share(collectives.topology), bucket.shape[0]
+        share = self.share(collectives.topology)
+
+        def exact(whole):
+            return scheme.reduce(whole, State({}), collectives)
 
         def sum_all():
-            whole = residual.flush(bucket, state, share)
-            total = tf.ensure_shape(scheme.reduce(whole, State({}), collectives), bucket.shape)
-            padded = tf.pad(total, [[0, share.shards * share.length(n) - n]])
-            values, left = residual.hand_out(padded, bucket.dtype, share)
-            limit = tf.cast(bucket.dtype.max, tf.float32)
-            return values[:n], left, tf.reduce_all(tf.abs(total) <= limit)
+            return residual.sum_with_residual(bucket, state[RESIDUAL], share, exact)
 
         def sum_gradients():
-            summed = scheme.reduce(bucket, State({}), collectives)
-            return summed, new[RESIDUAL], tf.constant(True)
+            return exact(bucket), new[RESIDUAL], tf.constant(True)
 
         summed, new[RESIDUAL], done = tf.cond(leaving, sum_all, sum_gradients)
         new[PHASE] = tf.where(done, new[PHASE], state[PHASE])  # the rest of what is kept follows

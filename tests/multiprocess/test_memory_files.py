@@ -1,0 +1,156 @@
+"""Residuals through Keras's backups and TensorFlow's checkpoints."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import saving_models
+from tests.multiprocess.saving_models import interruption
+from tests.multiprocess.sparse_runs import SHAPES, kept, step
+from tf_sparse_strategy import communication, saving
+from tf_sparse_strategy.communication import (
+    Dense,
+    Guarded,
+    HiTopK,
+    OkTopK,
+    Piecewise,
+    ShardedTopK,
+    TopKAllGather,
+)
+
+FLAT = TopKAllGather(0.1)
+
+
+def build(keras, seed=0, scheme=FLAT):
+    import tf_sparse_strategy as tss
+
+    strategy = tss.SparseStrategy(communication=scheme)
+    return strategy, saving_models.build(keras, strategy, seed)
+
+
+def all_state(strategy, model):
+    return [*saving_models.state(model), *kept(strategy.extended.gradients)]
+
+
+def test_checkpoint(keras, comm, topology, shared_tmp):
+    strategy, model = build(keras)
+    saving_models.fit(model)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, residual=strategy.residual)
+    path = checkpoint.save(str(shared_tmp / keras.__name__))
+    saving_models.fit(model)
+    expected = all_state(strategy, model)
+    assert len(expected) > len(saving_models.state(model)) or topology.num_workers == 1
+    other_strategy, other = build(keras, seed=7)
+    saving_models.fit(other)
+    restored = tf.train.Checkpoint(
+        model=other, optimizer=other.optimizer, residual=other_strategy.residual
+    )
+    restored.restore(path)
+    saving_models.fit(other)
+    saving_models.assert_same_state(all_state(other_strategy, other), expected)
+
+
+def test_checkpoint_of_nothing_but_residuals(comm, topology, shared_tmp):
+    import tf_sparse_strategy as tss
+
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    first = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
+    step(first.extended.gradients, variables, topology, 0)
+    path = tf.train.Checkpoint(residual=first.residual).save(str(shared_tmp / "alone"))
+    second = tss.SparseStrategy(communication=communication.TopKAllGather(0.1))
+    tf.train.Checkpoint(residual=second.residual).restore(path)
+    np.testing.assert_array_equal(
+        step(first.extended.gradients, variables, topology, 1),
+        step(second.extended.gradients, variables, topology, 1),
+    )
+
+
+STEERED = [OkTopK(0.1), Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]
+STEERED += [Piecewise([(0, HiTopK(0.1)), (3, Dense()), (5, ShardedTopK(0.1))], unit="step")]
+
+
+@pytest.mark.parametrize("scheme", [None, *STEERED], ids=lambda scheme: type(scheme).__name__)
+def test_backup_and_restore(keras, shared_tmp, scheme):
+    """A flat scheme in one Keras, a hierarchical one in the other, and those whose collectives vary."""
+    scheme = scheme or (HiTopK(0.1) if keras.__name__ == "keras" else TopKAllGather(0.1))
+    directory = str(shared_tmp / keras.__name__)
+    strategy, reference = build(keras, scheme=scheme)
+    saving_models.fit(reference, epochs=3)
+    expected = all_state(strategy, reference)
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(directory)
+
+    _, interrupted = build(keras, scheme=scheme)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras, at_epoch=2)])
+    strategy, resumed = build(keras, seed=7, scheme=scheme)
+    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
+    assert history.epoch == [2]
+    saving_models.assert_same_state(all_state(strategy, resumed), expected)
+
+
+@pytest.mark.parametrize("file", ["residual-", "training_metadata"])
+def test_disks_that_have_a_part_of_a_backup(comm, topology, partners, shared_tmp, monkeypatch, file):
+    """One would go on from what the others lack: all refuse, and none waits for another."""
+    import keras
+
+    backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
+    saving_models.fit(build(keras, scheme=TopKAllGather(0.1))[1], callbacks=[backup])
+    comm.barrier()
+    of = saving._fingerprint
+    lacks = file if topology.rank else "nothing"
+    monkeypatch.setattr(saving, "_fingerprint", lambda path: saving._MISSING if lacks in path else of(path))
+    resumed = build(keras, seed=7, scheme=TopKAllGather(0.1))[1]
+    with pytest.raises(FileNotFoundError, match=f"{file}.* is missing on worker"):
+        saving_models.fit(resumed, epochs=2, callbacks=[keras.callbacks.BackupAndRestore(str(shared_tmp))])
+
+
+def test_a_kill_between_the_files_of_a_backup(topology, comm, shared_tmp, monkeypatch):
+    """The second epoch's residual is written, its weights are not: those of the first go together."""
+    import keras
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(shared_tmp))
+
+    strategy, reference = build(keras, scheme=HiTopK(0.1))
+    saving_models.fit(reference, epochs=3)
+    expected = all_state(strategy, reference)
+    _, killed = build(keras, scheme=HiTopK(0.1))
+    save, calls = killed.save_weights, []
+
+    def save_once(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise RuntimeError("killed")
+        save(*args, **kwargs)
+
+    monkeypatch.setattr(killed, "save_weights", save_once)
+    ends = pytest.raises(RuntimeError, match="killed") if topology.rank == 0 else contextlib.nullcontext()
+    with ends:
+        saving_models.fit(killed, epochs=2, callbacks=[backup()])
+    comm.barrier()
+    residuals = list(shared_tmp.glob("residual-*.npz"))
+    strategy, resumed = build(keras, seed=7, scheme=HiTopK(0.1))
+    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
+    assert history.epoch == [1, 2]
+    saving_models.assert_same_state(all_state(strategy, resumed), expected)
+    kept_any = HiTopK(0.1).share(topology).holders > 1
+    assert len(residuals) == (2 if kept_any else 0)
+
+
+def test_a_backup_leaves_no_residual_of_other_weights(comm, shared_tmp, caplog):
+    import keras
+
+    stale = shared_tmp / "residual-7.npz"
+    if comm.topology.rank == 0:
+        stale.write_bytes(b"")
+    comm.barrier()
+    _, model = build(keras, scheme=Dense())
+    backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
+    saving_models.fit(model, callbacks=[backup])
+    assert "what had not been sent when these weights were saved is lost" in caplog.text
+    comm.barrier()
+    assert not stale.exists()
