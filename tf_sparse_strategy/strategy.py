@@ -14,6 +14,7 @@ from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
 from tf_sparse_strategy.memory import Memory
 from tf_sparse_strategy.overlap.divided import Divided
+from tf_sparse_strategy.overlap.wait_free import WaitFree
 from tf_sparse_strategy.topology import Topology
 
 
@@ -38,9 +39,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         not call, is reported. Default 45.
       stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
         may do alone, such as saving. Default 1800.
-      overlap: None, to overlap the sum with the backward pass, or `tss.overlap.DeAR()`, to overlap half of
-        it with the next step's forward pass; or `tss.overlap.ShardedUpdate()`, to divide the update of the
-        weights and the optimizer's state over the workers.
+      overlap: None, to overlap the sum with the backward pass, which `tss.overlap.WaitFree()` does in buckets
+        of 25 MiB; or `tss.overlap.DeAR()`, to overlap half of it with the next step's forward pass; or
+        `tss.overlap.ShardedUpdate()`, to divide the update of the weights and the optimizer's state over the
+        workers.
       delay_rows: whether rows of sharded tables that the next batch does not read are exchanged and updated
         during the next step, and rows that it alone reads looked up during this one; the result is the same,
         to the bit. Default False. See docs/scheduling_2d.md.
@@ -67,7 +69,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         bucket_bytes: int | None = None,
         silence_limit: float = 45.0,
         stall_limit: float = 1800.0,
-        overlap: Divided | None = None,
+        overlap: Divided | WaitFree | None = None,
         delay_rows: bool = False,
     ):
         keras_hooks.install()
@@ -88,9 +90,14 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                     f"stall_limit={stall_limit!r} must be a number of seconds, at least "
                     f"silence_limit={silence_limit}."
                 )
+            if isinstance(overlap, WaitFree):
+                if bucket_bytes is not None:
+                    raise ValueError(f"bucket_bytes={bucket_bytes}, overlap={overlap!r}: give one of them.")
+                bucket_bytes, overlap = overlap.fusion, None
             if not isinstance(overlap, Divided | None):
                 raise TypeError(
-                    f"overlap={overlap!r} must be None, tss.overlap.DeAR() or tss.overlap.ShardedUpdate()."
+                    f"overlap={overlap!r} must be None, tss.overlap.WaitFree(), tss.overlap.DeAR() or "
+                    "tss.overlap.ShardedUpdate()."
                 )
             if not isinstance(delay_rows, bool):
                 raise TypeError(f"delay_rows={delay_rows!r} must be True or False.")

@@ -2,5 +2,6 @@
 
 from tf_sparse_strategy.overlap.dear import DeAR
 from tf_sparse_strategy.overlap.sharded import ShardedUpdate
+from tf_sparse_strategy.overlap.wait_free import WaitFree
 
-__all__ = ["DeAR", "ShardedUpdate"]
+__all__ = ["DeAR", "ShardedUpdate", "WaitFree"]

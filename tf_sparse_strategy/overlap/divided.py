@@ -7,6 +7,11 @@ from tf_sparse_strategy.communication import Communication, Dense
 from tf_sparse_strategy.overlap import search
 
 
+def is_size(fusion: int | str) -> bool:
+    """Whether it is a number of bytes."""
+    return isinstance(fusion, int) and not isinstance(fusion, bool) and fusion >= 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Divided:
     """An update divided over the workers: `DeAR` or `ShardedUpdate`; arguments as there."""
@@ -16,8 +21,7 @@ class Divided:
     tuning: float = 0.01
 
     def __post_init__(self):
-        is_size = isinstance(self.fusion, int) and not isinstance(self.fusion, bool) and self.fusion >= 1
-        if not (is_size or self.is_tuned):
+        if not (is_size(self.fusion) or self.is_tuned):
             raise ValueError(
                 f"fusion={self.fusion!r} must be 'auto' or a number of bytes >= 1, e.g. 25 << 20."
             )
