@@ -44,7 +44,7 @@ lock: setup ## pin requirements/*.in into requirements/*.txt, with hashes
 wheel: setup ## build dist/*.whl and try it in a fresh environment
 	tools/setup/wheel.sh
 
-cuda: ## compile the CUDA kernels (needs nvcc, no GPU)
+cuda: setup ## compile the CUDA kernels and link the op library (needs nvcc, no GPU)
 	tools/setup/cuda.sh
 
 clean: ## remove everything that set-up and builds have made

@@ -38,7 +38,7 @@ def mstopk(
     ties from the lowest index on. NaN ranks above Inf, and Inf above every finite number, so that
     an overflow is seen by whoever receives the result. The result is the same on every device and
     for every number of threads. Cost: about one read of `x`, at most 3; scratch memory 8 bytes for
-    each of 1.1 k to 2.3 k candidates; more of short vectors.
+    each of 1.1 k to 2.3 k candidates; more of short vectors, and up to 8 N if the sample misleads.
 
     Args:
       x: [..., N], float32, float16 or bfloat16.

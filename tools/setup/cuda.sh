@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compiles every CUDA source of custom_ops for all major architectures that this nvcc knows.
+# Compiles every CUDA source of custom_ops for all major architectures that this nvcc knows, and links an op library.
 #
 # The kernels are plain CUDA without TensorFlow headers, so that nvcc alone checks them, on a
-# machine without a GPU. Objects: build/cuda/.
+# machine without a GPU. Objects and library: build/cuda/.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 
@@ -21,3 +21,4 @@ while IFS= read -r source; do
   count=$((count + 1))
 done < <(find custom_ops -name '*.cu' -o -name '*.cu.cc' | sort)
 echo "$count CUDA sources compiled into build/cuda"
+custom_ops/mstopk/gpu/build_ops.sh

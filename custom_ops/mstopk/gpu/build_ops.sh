@@ -15,6 +15,7 @@ archs=()
 for arch in ${TSS_CUDA_ARCHS:-75 80 90}; do
   archs+=(-gencode "arch=compute_$arch,code=sm_$arch")
 done
+archs+=(-gencode "arch=compute_$arch,code=compute_$arch")  # for GPUs that are newer than the last one
 
 out=build/cuda/mstopk
 mkdir -p "$out"

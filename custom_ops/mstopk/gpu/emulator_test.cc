@@ -4,7 +4,9 @@
 #include "custom_ops/mstopk/gpu/emulator.h"
 
 #include <cmath>
+#include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "custom_ops/mstopk/gpu/emit.h"
@@ -103,10 +105,13 @@ TEST(GpuSelectTest, SameForEverySchedule) {
   for (uint64_t seed = 0; seed < 8; ++seed) ExpectSelects<uint32_t>(x, 500, seed, "schedule");
 }
 
-TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
-  std::mt19937_64 random(22);
-  const uint32_t n = 40000;
-  const uint32_t k = 400;
+struct Misleading {
+  std::string name;
+  std::vector<uint32_t> x;
+};
+
+// Vectors of which a selection of k samples what is unlike the rest.
+std::vector<Misleading> MisleadingInputs(uint32_t n, uint32_t k, std::mt19937_64& random) {
   std::vector<bool> sampled(n);
   const uint32_t pieces = Workspace(n, k).plan().samples / 16;
   for (uint32_t p = 0; p < pieces; ++p) {  // as TakeSample chooses them
@@ -114,6 +119,7 @@ TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
     const uint32_t end = (uint64_t{p} + 1) * n / pieces;
     for (uint32_t i = 0; i < 16; ++i) sampled[begin + Mix(n + p) % (end - begin - 15) + i] = true;
   }
+  std::vector<Misleading> inputs;
   for (const bool seen_is_large : {false, true}) {
     std::vector<uint32_t> spread(n), tied(n);
     for (uint32_t i = 0; i < n; ++i) {
@@ -122,16 +128,26 @@ TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
           BitsFromFloat(std::normal_distribution<float>()(random) + (large ? 100.0f : 0.0f));
       tied[i] = BitsFromFloat(large ? 3.0f : 1.0f);
     }
-    ExpectSelects<uint32_t>(spread, k, 1, "spread");
-    ExpectSelects<uint32_t>(tied, k, 2, "tied");
-    ExpectSelects<uint32_t>(tied, n - 1, 3, "tied, nearly all");
+    inputs.push_back({"spread", spread});
+    inputs.push_back({"tied", tied});
+  }
+  return inputs;
+}
+
+TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
+  std::mt19937_64 random(22);
+  const uint32_t n = 40000;
+  const uint32_t k = 400;
+  for (const Misleading& input : MisleadingInputs(n, k, random)) {
+    ExpectSelects<uint32_t>(input.x, k, 1, input.name);
+    ExpectSelects<uint32_t>(input.x, n - 1, 3, input.name + ", nearly all");
   }
 }
 
 template <typename Format>
 void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
-                         const std::vector<uint32_t>& residual, uint32_t k,
-                         const std::string& name) {
+                         const std::vector<uint32_t>& residual, uint32_t k, const std::string& name,
+                         bool aligned = true) {
   const uint32_t n = grad.size();
   std::vector<uint32_t> acc(n);
   bool finite = true;
@@ -140,16 +156,17 @@ void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
     finite &= std::isfinite(g);
     acc[i] = BitsFromFloat(FloatFromBits(residual[i]) + g);
   }
-  const Aligned<typename Format::Bits> grad_copy(grad);
-  const Aligned<uint32_t> residual_copy(residual);
-  const Aligned<uint32_t> sum(std::vector<uint32_t>(n, 0xabababab));
+  const size_t offset = aligned ? 0 : 1;
+  const Aligned<typename Format::Bits> grad_copy(grad, offset);
+  const Aligned<uint32_t> residual_copy(residual, offset);
+  const Aligned<uint32_t> sum(std::vector<uint32_t>(n, 0xabababab), offset);
   Workspace workspace(n, k);
   std::vector<uint32_t> values(k);
   std::vector<int64_t> indices(k, -1);
   bool all_finite = !finite;
   Emulator::Launch(kBlocks, kThreads, kSharedWords, n + k, [&] {
     ErrorFeedbackKernel<Format, int64_t>(workspace.plan(),
-                                         {grad_copy.data, residual_copy.data, sum.data, true},
+                                         {grad_copy.data, residual_copy.data, sum.data, aligned},
                                          values.data(), indices.data(), &all_finite);
   });
   ASSERT_EQ(all_finite, finite) << name;
@@ -179,8 +196,24 @@ TEST(GpuErrorFeedbackTest, WinnersAndResidualAddUpToTheSum) {
         ExpectErrorFeedback<Float32>(g32, residual, k, input.name);
         ExpectErrorFeedback<Float16>(f16, residual, k, input.name);
         ExpectErrorFeedback<BFloat16>(bf16, residual, k, input.name);
+        // With nothing kept sums tie as gradients do.
+        ExpectErrorFeedback<Float32>(g32, std::vector<uint32_t>(n), k, input.name + ", alone");
+        if (n > 1000) continue;
+        ExpectErrorFeedback<Float32>(g32, residual, k, input.name, /*aligned=*/false);
+        ExpectErrorFeedback<BFloat16>(bf16, residual, k, input.name, /*aligned=*/false);
       }
     }
+  }
+}
+
+TEST(GpuErrorFeedbackTest, AMisleadingSampleCostsPassesNotCorrectness) {
+  std::mt19937_64 random(24);
+  const uint32_t n = 40000;
+  const uint32_t k = 400;
+  for (Misleading& input : MisleadingInputs(n, k, random)) {
+    ExpectErrorFeedback<Float32>(input.x, std::vector<uint32_t>(n), k, input.name);
+    input.x[n / 2] = BitsFromFloat(std::numeric_limits<float>::infinity());
+    ExpectErrorFeedback<Float32>(input.x, std::vector<uint32_t>(n), k, input.name + ", not finite");
   }
 }
 

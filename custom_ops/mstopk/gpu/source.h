@@ -1,4 +1,6 @@
-// Where a streaming pass takes its elements from: a vector, or the sum of gradient and residual.
+// Where a streaming pass takes its elements from: a vector, or the sum of gradient and residual. A lane's share
+// of a row is fetched first and finished later, so that loads of several rows are on their way before the first
+// store: neither the compiler nor the processor may have loads overtake it.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_SOURCE_H_
 #define CUSTOM_OPS_MSTOPK_GPU_SOURCE_H_
@@ -41,8 +43,15 @@ struct VectorSource {
 
   MSTOPK_DEVICE uint32_t Load(uint32_t i) const { return x[i]; }
   MSTOPK_DEVICE uint32_t Peek(uint32_t i) const { return Load(i); }
-  MSTOPK_DEVICE void LoadLane(uint32_t first, uint32_t (&bits)[kPerLane]) const {
-    LoadElements(x + first, aligned, bits);
+  struct Fetched {
+    uint32_t bits[kPerLane];
+  };
+  MSTOPK_DEVICE void Fetch(uint32_t first, Fetched& fetched) const {
+    LoadElements(x + first, aligned, fetched.bits);
+  }
+  MSTOPK_DEVICE void Finish(uint32_t, const Fetched& fetched, uint32_t (&bits)[kPerLane]) const {
+    MSTOPK_UNROLL
+    for (int i = 0; i < kPerLane; ++i) bits[i] = fetched.bits[i];
   }
   MSTOPK_DEVICE bool FoundNonFinite() const { return false; }
 };
@@ -71,14 +80,19 @@ struct SumSource {
     non_finite |= IsNonFinite(grad[i]);
     return sum[i] = Peek(i);
   }
-  MSTOPK_DEVICE void LoadLane(uint32_t first, uint32_t (&bits)[kPerLane]) {
-    uint32_t g[kPerLane];
-    LoadElements(grad + first, aligned, g);
-    LoadElements(residual + first, aligned, bits);
+  struct Fetched {
+    uint32_t grad[kPerLane];
+    uint32_t residual[kPerLane];
+  };
+  MSTOPK_DEVICE void Fetch(uint32_t first, Fetched& fetched) const {
+    LoadElements(grad + first, aligned, fetched.grad);
+    LoadElements(residual + first, aligned, fetched.residual);
+  }
+  MSTOPK_DEVICE void Finish(uint32_t first, const Fetched& fetched, uint32_t (&bits)[kPerLane]) {
     MSTOPK_UNROLL
     for (int i = 0; i < kPerLane; ++i) {
-      non_finite |= IsNonFinite(g[i]);
-      bits[i] = Add(bits[i], g[i]);
+      non_finite |= IsNonFinite(fetched.grad[i]);
+      bits[i] = Add(fetched.residual[i], fetched.grad[i]);
     }
     if (!aligned) {
       for (int i = 0; i < kPerLane; ++i) sum[first + i] = bits[i];

@@ -1,7 +1,8 @@
 // One pass over the input: each warp reads its chunk and appends candidates to its chain of pages.
 //
 // Positions come from ballots, so there is no atomic operation per element: one in global memory
-// per page of 256 candidates, and one in shared memory per candidate, for the histogram.
+// per page of 256 candidates, and one in shared memory per candidate, for the block's histogram, whose
+// bins are added to the others' at the end.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_STREAM_H_
 #define CUSTOM_OPS_MSTOPK_GPU_STREAM_H_
@@ -111,7 +112,8 @@ MSTOPK_DEVICE void StreamPass(const Plan& plan, Source source, const Rule& rule,
                               uint32_t* histogram) {
   constexpr int kPerLane = Source::kPerLane;
   constexpr uint32_t kRow = kPerLane * kWarpSize;
-  constexpr int kRowsAtOnce = 4;  // loads in flight per lane, to hide the latency of memory
+  // In flight per lane, to hide the latency of memory; more than 128 bytes would not fit the registers.
+  constexpr int kRowsAtOnce = sizeof(typename Source::Fetched) <= 32 ? 4 : 2;
   static_assert(kRow <= kPageSlots && kRowElements % kRow == 0, "a row fits a page and a chunk");
   const uint32_t warp = GlobalWarp();
   const uint64_t chunk_begin = uint64_t{warp} * plan.chunk;
@@ -138,12 +140,16 @@ MSTOPK_DEVICE void StreamPass(const Plan& plan, Source source, const Rule& rule,
 
   uint32_t done = 0;
   for (; done + kRowsAtOnce * kRow <= length; done += kRowsAtOnce * kRow) {
-    uint32_t bits[kRowsAtOnce][kPerLane];
+    typename Source::Fetched fetched[kRowsAtOnce];
     const uint32_t first = begin + done + Lane() * kPerLane;
     MSTOPK_UNROLL
-    for (int row = 0; row < kRowsAtOnce; ++row) source.LoadLane(first + row * kRow, bits[row]);
+    for (int row = 0; row < kRowsAtOnce; ++row) source.Fetch(first + row * kRow, fetched[row]);
     MSTOPK_UNROLL
-    for (int row = 0; row < kRowsAtOnce; ++row) take(bits[row], first + row * kRow, ~0u);
+    for (int row = 0; row < kRowsAtOnce; ++row) {
+      uint32_t bits[kPerLane];
+      source.Finish(first + row * kRow, fetched[row], bits);
+      take(bits, first + row * kRow, ~0u);
+    }
   }
   for (; done < length; done += kRow) {
     uint32_t bits[kPerLane] = {};
