@@ -9,7 +9,7 @@ from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
-from tf_sparse_strategy.residual import LEFT, State, commit, sum_with_residual
+from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with_residual
 
 
 class GradientReducer:
@@ -31,10 +31,11 @@ class GradientReducer:
 
     def __init__(self, communication: Communication, collectives: Collectives, bucket_bytes: int):
         self.communication = communication
-        self._scheme = communication if collectives.topology.num_workers > 1 else Dense()
+        # That sums: one worker has nobody to send less to.
+        self.scheme = communication if collectives.topology.num_workers > 1 else Dense()
         self._collectives = collectives
         self._bucket_bytes = bucket_bytes
-        self.memory = Memory(self._scheme, collectives)
+        self.memory = Memory(self.scheme, collectives)
         self.probe = None  # a metrics.GradientProbe, which functions traced from now on are to feed
 
     def begin_step(self) -> None:
@@ -115,15 +116,34 @@ class GradientReducer:
 
     def _sum(self, packed: tf.Tensor, state: State) -> tf.Tensor:
         if LEFT not in state:
-            return self._scheme.reduce(packed, state, self._collectives)
-        others = State({name: variable for name, variable in state.items() if name != LEFT})
-        share = self._scheme.share(self._collectives.topology)
-        summed, left, _ = sum_with_residual(
-            packed, state[LEFT], share, lambda whole: self._scheme.reduce(whole, others, self._collectives)
-        )
-        finite = all_finite(summed) if others.finite is None else others.finite
-        state.stage(finite, **others.staged, left=left)
-        return summed
+            return self.scheme.reduce(packed, state, self._collectives)
+        share = self.scheme.share(self._collectives.topology)
+        own = {name: variable for name, variable in state.items() if name not in (LEFT, WAITS)}
+
+        def by_scheme(bucket):
+            others = State(own)
+            summed = self.scheme.reduce(bucket, others, self._collectives)
+            return summed, others.staged, all_finite(summed) if others.finite is None else others.finite
+
+        def with_left():
+            noted = []
+
+            def exact(whole):
+                summed, *rest = by_scheme(whole)
+                noted.extend(rest)
+                return summed
+
+            summed, left, done = sum_with_residual(packed, state[LEFT], share, exact)
+            return summed, {**noted[0], LEFT: left, WAITS: tf.where(done, 0, state[WAITS])}, noted[1]
+
+        def without():
+            summed, staged, finite = by_scheme(packed)
+            unchanged = {name: state[name].read_value() for name in (LEFT, WAITS)}
+            return summed, {**staged, **unchanged}, finite
+
+        summed, staged, finite = tf.cond(state[WAITS] > 0, with_left, without)
+        state.stage(finite, **staged)
+        return tf.ensure_shape(summed, packed.shape)
 
 
 def coalesced(gradient):

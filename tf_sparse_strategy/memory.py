@@ -19,7 +19,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.guarded import BEYOND
 from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE, own_name
-from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State, variable
+from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 _STEP = "step"
@@ -55,29 +55,29 @@ class Memory(tf.train.experimental.PythonState):
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._restored: list[dict[str, Any]] = []
-        self.looks_for_none = False  # whether functions were traced that will not take up what is restored
+        self.is_restored = False  # whether a residual has been
+        self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
         self._epoch = 0
 
     def of(self, plan: BucketPlan) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use."""
         if plan not in self._lists:
-            self._warn_of_what_waits(plan)
             with tf.init_scope():
                 self._lists[plan] = self._initial(plan)
-                if self._restored:
-                    self._fill(plan, self._lists[plan])
+                if not (self._restored and self._fill(plan, self._lists[plan])):
+                    self._warn_of_what_waits(plan)
         return [State(variables) for variables in self._lists[plan]]
-
-    @property
-    def is_restored(self) -> bool:
-        """Whether a checkpoint has been restored."""
-        return bool(self._restored)
 
     def _warn_of_what_waits(self, plan: BucketPlan) -> None:
         """Layers that were frozen or thawed make another list of gradients, with residuals of its own."""
-        own = {tensor.key for tensor in plan.tensors}
-        waiting = [bucket.tensors for bucket, state in self.buckets if RESIDUAL in state]
-        common = own & {tensor.key for tensors in waiting for tensor in tensors}
+        others = {
+            tensor.key
+            for other, states in self._lists.items()
+            for bucket, state in zip(other.buckets, states, strict=True)
+            for tensor in bucket.tensors
+            if other is not plan and (RESIDUAL in state or LEFT in state)
+        }
+        common = others & {tensor.key for tensor in plan.tensors}
         if common and self._collectives.topology.rank == 0:
             logging.warning(
                 "Gradients of other variables than before are reduced, and residuals start from zero: what "
@@ -127,7 +127,7 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, held in sorted(state.items()):
-                    if not is_count(name):
+                    if _is_saved(name):
                         saved = RESIDUAL if name == LEFT else name
                         arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
         for record in self._unclaimed():
@@ -182,6 +182,10 @@ class Memory(tf.train.experimental.PythonState):
                     for key in archive.files
                     if key.startswith(f"{number}/")
                 }
+        self.is_restored = any(
+            key.endswith(f"/{RESIDUAL}") for record in self._restored for key in record["arrays"]
+        )
+        lost = self.looks_for_none and self.is_restored
         for plan, states in self._lists.items():
             values = self._initial(plan)
             self._fill(plan, values)
@@ -189,16 +193,19 @@ class Memory(tf.train.experimental.PythonState):
                 for name, held in variables.items():
                     if not is_count(name):
                         held.assign(restored.get(name, tf.zeros_like(held)))
-                self.looks_for_none |= LEFT in restored and LEFT not in variables
-        if self.looks_for_none and self._restored:
+                lost |= LEFT in restored and LEFT not in variables
+        if lost:
             logging.warning(
                 "%r keeps no residual, and a step was made before the checkpoint was restored: what its "
                 "workers had not sent yet is lost. Restore first.",
                 self._communication,
             )
 
-    def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> None:
-        """Gives `values`, the initial ones of the list's buckets, what was restored for it."""
+            if self._collectives.topology.num_workers == 1:  # nor is it to be saved again, with other weights
+                self._restored, self.is_restored = [], False
+
+    def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
+        """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
         own = self._description(plan)
         alike = [p for p in self._lists if self._description(p)["tensors"] == own["tensors"]]
         records = [r for r in self._restored if r["tensors"] == own["tensors"]]
@@ -208,10 +215,11 @@ class Memory(tf.train.experimental.PythonState):
                 "The checkpoint holds no residuals for the gradients of %s: they start from zero.",
                 [tensor.shape for tensor in plan.tensors],
             )
-            return
+            return False
         self._take(plan, own, records[place], values)
         records[place]["arrays"] = {}  # all workers' residuals: more than this one should hold on to
         self._set_epoch(values)  # this run's: it may have begun after what was saved
+        return True
 
     def _take(self, plan, own, record, values) -> None:
         names = [key.split("/") for key in record["arrays"]]
@@ -227,23 +235,28 @@ class Memory(tf.train.experimental.PythonState):
     def _cut_anew(self, name, plan, own, record, values) -> None:
         """Gives this run's buckets their parts of what the checkpoint's kept by that name."""
         saved = [record["arrays"].get(f"{b}/{name}") for b in range(len(record["buckets"]))]
-        kept = [b for b, rows in enumerate(saved) if rows is not None]
+        kept = [b for b, rows in enumerate(saved) if rows is not None and rows.any()]
         if not kept:
             return
-        holding = [b for b, state in enumerate(values) if name in state]
-        if not holding and name == RESIDUAL:
-            positions = {p for b in kept for p in record["buckets"][b]}
-            holding, name = [b for b, bucket in enumerate(own["buckets"]) if positions & set(bucket)], LEFT
-            for b in holding:
-                length = self._shares()[0].length(plan.buckets[b].num_elements)
-                values[b][LEFT] = variable(tf.zeros([length]))
+        positions = {p for b in kept for p in record["buckets"][b]}
+        holding = {b: name for b, state in enumerate(values) if name in state}
+        if name == RESIDUAL:
+            length = self._shares()[0].length
+            for b, bucket in enumerate(plan.buckets):
+                if b not in holding and positions & set(bucket.positions):
+                    holding[b] = LEFT
+                    values[b][LEFT] = variable(tf.zeros([length(bucket.num_elements)]))
+                    values[b][WAITS] = variable(1)
+        elif not holding:
+            logging.warning("%r has no use for %s's momentum.", self._communication, record["scheme"])
+            return
         sizes = tuple(tensor.size for tensor in plan.tensors)
         old = _layout(sizes, [record["buckets"][b] for b in kept], record["places"])
         new = _layout(sizes, [own["buckets"][b] for b in holding], own["places"])
         rank = self._collectives.topology.rank
         shards = resharding.split(new, resharding.merge(old, [saved[b] for b in kept]), rank)
-        for bucket, shard in zip(holding, shards, strict=True):
-            values[bucket][name].assign(shard)
+        for (bucket, to), shard in zip(holding.items(), shards, strict=True):
+            values[bucket][to].assign(shard)
             if PHASE in values[bucket]:
                 values[bucket][PHASE].assign(NO_PHASE)
 
@@ -268,6 +281,10 @@ class Memory(tf.train.experimental.PythonState):
 def is_count(name) -> bool:
     """Whether a variable only counts, for the logs of this run; it is neither saved nor restored."""
     return own_name(name) == BEYOND
+
+
+def _is_saved(name) -> bool:
+    return not is_count(name) and name != WAITS  # which follows from what is left
 
 
 def _take_common(arrays, values) -> None:

@@ -210,7 +210,8 @@ class SchemeCounts:
 def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker of a `SparseStrategy` knows of its sparse sums."""
     topology, buckets = strategy.topology, strategy.residual.buckets
-    used = [(bucket, strategy.communication.in_use(state, topology)) for bucket, state in buckets]
+    scheme = strategy.extended.gradients.scheme
+    used = [(bucket, scheme.in_use(state, topology)) for bucket, state in buckets]
     passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
     total = sum(bucket.num_elements for bucket, _ in buckets)
     sparse = sum(
@@ -229,7 +230,7 @@ def schemes_in_use(strategy) -> dict[str, int]:
     """Elements of gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
     for bucket, state in strategy.residual.buckets:
-        scheme, _ = strategy.communication.in_use(state, strategy.topology)[-1]
+        scheme, _ = strategy.extended.gradients.scheme.in_use(state, strategy.topology)[-1]
         name = repr(scheme)
         elements[name] = elements.get(name, 0) + bucket.num_elements
     return elements

@@ -40,7 +40,7 @@ int64_t TrimTies(Bits* bits, uint32_t* offsets, int64_t count, uint32_t certain,
 template <typename Bits>
 void CandidateBlock<Bits>::Append(const Bits* bits, const uint32_t* offsets, int64_t count) {
   if (size_ + count > room_) {
-    room_ = std::max(size_ + count, 2 * room_);
+    room_ = std::max(size_ + count, std::min(2 * room_, kBlockElements));
     std::unique_ptr<Bits[]> more_bits(new Bits[room_]);  // not make_unique: that would clear them
     std::unique_ptr<uint32_t[]> more_offsets(new uint32_t[room_]);
     std::copy_n(bits_, size_, more_bits.get());
@@ -76,7 +76,7 @@ Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool vi
   Candidates<Bits> result;
   const int64_t block_count = BlockCount(n);
   result.blocks.resize(block_count);
-  const double share = std::min(1.0, 1.1 * rule.expected / n);
+  const double share = std::clamp(1.1 * rule.expected / n, 0.0, 1.0);
   const int64_t room = static_cast<int64_t>(share * std::min(n, kBlockElements)) + kScanSlack;
   result.bits.reset(new Bits[block_count * room]);
   result.offsets.reset(new uint32_t[block_count * room]);
