@@ -58,7 +58,8 @@ ADVERSARIAL = (
 )  # fmt: skip
 
 
-def long_case(name: str, rng: np.random.Generator) -> tuple[int, int, np.ndarray]:
-    """n of one block to three, from where a sample is taken; k, small as often as large; a vector."""
+def long_case(name: str, rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    """A vector of one block to three, of which a sample is taken; k, small as often as large."""
     n = int(2 ** rng.uniform(14.1, 19.5))
-    return n, int(n ** rng.uniform(0, 1)), adversarial(name, n, rng)
+    k = int(n ** rng.uniform(0, 1))
+    return adversarial(name, n, rng), k

@@ -9,7 +9,7 @@ from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
-from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with_residual
+from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, fits, flush, hand_out
 
 
 class GradientReducer:
@@ -55,16 +55,17 @@ class GradientReducer:
         reduced = [None] * len(pairs)
         dense = []
         alone = self._collectives.topology.num_workers == 1
+        has_nothing_to_add = alone and not self.memory.is_restored
         for position, (gradient, variable) in enumerate(pairs):
             if slices.of(variable) is not None:
                 reduced[position] = coalesced(gradient)
-            elif alone and (isinstance(gradient, tf.IndexedSlices) or not self.memory.is_restored):
-                reduced[position] = gradient
             elif isinstance(gradient, tf.IndexedSlices):
-                reduced[position] = self.reduce_sparse(gradient)
+                reduced[position] = gradient if alone else self.reduce_sparse(gradient)
+            elif has_nothing_to_add:
+                reduced[position] = gradient
             else:
                 dense.append((position, _shaped(gradient, variable), variable))
-        if alone and not self.memory.is_restored:
+        if has_nothing_to_add:
             self.memory.looks_for_none = True
             return reduced
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
@@ -113,7 +114,6 @@ class GradientReducer:
             tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors, strict=True)
         ]
 
-
     def _sum(self, packed: tf.Tensor, state: State) -> tf.Tensor:
         if LEFT not in state:
             return self.scheme.reduce(packed, state, self._collectives)
@@ -122,19 +122,14 @@ class GradientReducer:
 
         def by_scheme(bucket):
             others = State(own)
-            summed = self.scheme.reduce(bucket, others, self._collectives)
+            summed = tf.ensure_shape(self.scheme.reduce(bucket, others, self._collectives), packed.shape)
             return summed, others.staged, all_finite(summed) if others.finite is None else others.finite
 
         def with_left():
-            noted = []
-
-            def exact(whole):
-                summed, *rest = by_scheme(whole)
-                noted.extend(rest)
-                return summed
-
-            summed, left, done = sum_with_residual(packed, state[LEFT], share, exact)
-            return summed, {**noted[0], LEFT: left, WAITS: tf.where(done, 0, state[WAITS])}, noted[1]
+            total, staged, finite = by_scheme(flush(packed, state[LEFT], share))
+            summed, left = hand_out(total, packed.dtype, share)
+            waits = tf.where(fits(total, packed.dtype), 0, state[WAITS])
+            return summed, {**staged, LEFT: left, WAITS: waits}, finite
 
         def without():
             summed, staged, finite = by_scheme(packed)
@@ -143,7 +138,7 @@ class GradientReducer:
 
         summed, staged, finite = tf.cond(state[WAITS] > 0, with_left, without)
         state.stage(finite, **staged)
-        return tf.ensure_shape(summed, packed.shape)
+        return summed
 
 
 def coalesced(gradient):

@@ -269,8 +269,8 @@ def _back_up(original, callback):
 def _begin_from_backup(original, callback, logs=None):
     extended = extended_of(callback.model.distribute_strategy)
     if extended is None:
-        return original(callback, logs)
-
+        original(callback, logs)
+        return
     # Each file by itself: disks that are not shared may have been given some of them.
     saving.require_same(extended, callback._training_metadata_path)
     saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
@@ -284,7 +284,6 @@ def _begin_from_backup(original, callback, logs=None):
             path,
             others,
         )
-    return None
 
 
 def _residual_path(callback, step: str | None = None) -> str:

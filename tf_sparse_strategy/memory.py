@@ -200,7 +200,6 @@ class Memory(tf.train.experimental.PythonState):
                 "workers had not sent yet is lost. Restore first.",
                 self._communication,
             )
-
             if self._collectives.topology.num_workers == 1:  # nor is it to be saved again, with other weights
                 self._restored, self.is_restored = [], False
 
@@ -241,7 +240,7 @@ class Memory(tf.train.experimental.PythonState):
         positions = {p for b in kept for p in record["buckets"][b]}
         holding = {b: name for b, state in enumerate(values) if name in state}
         if name == RESIDUAL:
-            length = self._shares()[0].length
+            length = self._communication.share(self._collectives.topology).length
             for b, bucket in enumerate(plan.buckets):
                 if b not in holding and positions & set(bucket.positions):
                     holding[b] = LEFT

@@ -11,7 +11,7 @@ states, or none.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -120,42 +120,25 @@ def hand_out(summed: tf.Tensor, dtype: tf.DType, share: Share) -> tuple[tf.Tenso
     emptied. The first holder keeps what is left.
 
     Args:
-      summed: float32 [S * length], the same on all workers.
+      summed: float32 [n], the same on all workers.
       dtype: of the gradient.
       share: what this worker keeps.
 
     Returns:
-      (`dtype` [S * length], float32 [length] for this worker's residual).
+      (`dtype` [n], float32 [length of its shard of n] for this worker's residual).
     """
     values = wire.narrow(summed, dtype)
-    length = summed.shape[0] // share.shards
+    n = summed.shape[0]
+    length = share.length(n)
     if share.holder > 0:
         return values, tf.zeros([length])
-    lost = summed - tf.cast(values, tf.float32)
+    lost = tf.pad(summed - tf.cast(values, tf.float32), [[0, share.shards * length - n]])
     return values, lost[share.shard * length : (share.shard + 1) * length]
 
 
-def sum_with_residual(
-    bucket: tf.Tensor, own: tf.Tensor, share: Share, exact: Callable[[tf.Tensor], tf.Tensor]
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """An exact sum that empties residuals.
-
-    Args:
-      bucket: [N], this worker's gradients.
-      own: float32, this worker's shard of its holder's residual.
-      share: what this worker keeps.
-      exact: sums a float32 [N] over all workers.
-
-    Returns:
-      (the sum, in the gradient's dtype; what that could not hold, this worker's new residual; whether the
-      dtype could hold all of it, and all is finite).
-    """
-    n = bucket.shape[0]
-    total = tf.ensure_shape(exact(flush(bucket, own, share)), bucket.shape)
-    padded = tf.pad(total, [[0, share.shards * share.length(n) - n]])
-    values, left = hand_out(padded, bucket.dtype, share)
-    limit = tf.cast(bucket.dtype.max, tf.float32)
-    return values[:n], left, tf.reduce_all(tf.abs(total) <= limit)
+def fits(summed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Whether `dtype` can hold all of a sum, but for what rounding takes away, so that none need follow."""
+    return tf.reduce_all(tf.abs(summed) <= tf.cast(dtype.max, tf.float32))
 
 
 def flush(bucket: tf.Tensor, own: tf.Tensor, share: Share) -> tf.Tensor:

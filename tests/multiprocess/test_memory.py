@@ -25,8 +25,6 @@ from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.residual import VELOCITY, flush
 from tf_sparse_strategy.topology import Topology
 
-FLAT = TopKAllGather(0.1)
-
 
 @pytest.fixture
 def variables():
@@ -270,7 +268,7 @@ def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
 
 
 def test_other_variables_leave_what_was_kept_and_say_so(comm, topology, variables, caplog):
-    reducer = GradientReducer(FLAT, comm, bucket_bytes=64)
+    reducer = GradientReducer(TopKAllGather(0.1), comm, bucket_bytes=64)
     step(reducer, variables, topology, 0)
     step(reducer, variables, topology, 1)
     assert "Gradients of other variables" not in caplog.text

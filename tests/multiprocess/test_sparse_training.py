@@ -92,17 +92,16 @@ def test_mixed_precision(kind):
     assert_same_weights(sparse, dense, tolerance=2e-6)
 
 
+def scaled(keras, initial_scale):
+    """SGD under loss scaling, of this Keras."""
+    module = keras.optimizers if keras.__name__ == "keras" else keras.mixed_precision
+    return module.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=initial_scale)
+
+
 def test_steps_that_loss_scaling_skips_leave_no_trace(keras, comm, topology, kind):
     """A scale so large that every gradient overflows, however often it is halved."""
-
-    def scaled():
-        inner = keras.optimizers.SGD(0.05)
-        if keras.__name__ == "keras":
-            return keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**120)
-        return keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**120)
-
     strategy, model, _ = fit(
-        keras, kind(0.1), optimizer=scaled, policy="mixed_float16"
+        keras, kind(0.1), optimizer=lambda: scaled(keras, 2.0**120), policy="mixed_float16"
     )
     assert not any(r.any() for r in residuals(strategy))
     untouched = oracle.start(keras.models.clone_model(model))
@@ -111,14 +110,7 @@ def test_steps_that_loss_scaling_skips_leave_no_trace(keras, comm, topology, kin
 
 def test_a_step_that_loss_scaling_skips_leaves_what_was_kept(keras, topology, kind):
     """Infinite on the last worker alone, after steps that were not."""
-
-    def scaled():
-        inner = keras.optimizers.SGD(0.05)
-        if keras.__name__ == "keras":
-            return keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
-        return keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
-
-    strategy, model, _ = fit(keras, kind(0.1), optimizer=scaled)
+    strategy, model, _ = fit(keras, kind(0.1), optimizer=lambda: scaled(keras, 8.0))
     kept, weights = residuals(strategy), model.get_weights()
     x, y = oracle.regression(BATCH)
     x[-1] = np.inf

@@ -160,9 +160,8 @@ class Guarded(Switching):
         beyond = tf.logical_and(eps > self.limit, all_finite(both[0]))
         if RESIDUAL not in state:
             return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps
-        padded = tf.pad(both[0], [[0, share.shards * share.length(n) - n]])
-        values, left = residual.hand_out(padded, bucket.dtype, share)
-        return tf.where(beyond, values[:n], summed), tf.where(beyond, left, kept), eps
+        values, left = residual.hand_out(both[0], bucket.dtype, share)
+        return tf.where(beyond, values, summed), tf.where(beyond, left, kept), eps
 
     def _tell(self, eps, n: int, state, topology: Topology) -> None:
         def tell(*done):

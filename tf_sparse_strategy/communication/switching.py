@@ -102,14 +102,14 @@ class Switching(Communication):
         leaving = tf.logical_and(changed, self.flush)
         share = self.share(collectives.topology)
 
-        def exact(whole):
-            return scheme.reduce(whole, State({}), collectives)
-
         def sum_all():
-            return residual.sum_with_residual(bucket, state[RESIDUAL], share, exact)
+            whole = residual.flush(bucket, state[RESIDUAL], share)
+            total = tf.ensure_shape(scheme.reduce(whole, State({}), collectives), bucket.shape)
+            return *residual.hand_out(total, bucket.dtype, share), residual.fits(total, bucket.dtype)
 
         def sum_gradients():
-            return exact(bucket), new[RESIDUAL], tf.constant(True)
+            summed = scheme.reduce(bucket, State({}), collectives)
+            return summed, new[RESIDUAL], tf.constant(True)
 
         summed, new[RESIDUAL], done = tf.cond(leaving, sum_all, sum_gradients)
         new[PHASE] = tf.where(done, new[PHASE], state[PHASE])  # the rest of what is kept follows

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Builds the GPU check into build/cuda/gpu_check and, with a file name as argument, runs it:
 #   custom_ops/mstopk/gpu_check/run.sh benchmarks/mstopk/results/h200.json
-# TSS_CUDA_ARCHS is the GPU's compute capability, 90 unless set.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../.."
 
@@ -15,8 +14,7 @@ for source in $core/{scan_scalar,scan_avx2,scan_avx512,rank,sample,candidates,ms
 done
 for source in $core/gpu/gpu_top_k.cu $core/gpu_check/*.cu; do
   objects+=("$out/$(basename "${source%.cu}").o")
-  nvcc -std=c++17 -O3 -gencode "arch=compute_${TSS_CUDA_ARCHS:-90},code=sm_${TSS_CUDA_ARCHS:-90}" \
-    -I. -c "$source" -o "${objects[-1]}"
+  nvcc -std=c++17 -O3 -arch=all-major --threads 0 -I. -c "$source" -o "${objects[-1]}"
 done
 nvcc "${objects[@]}" -o build/cuda/gpu_check
 if (($# > 0)); then
