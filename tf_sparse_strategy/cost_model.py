@@ -60,6 +60,8 @@ class LinkModel:
       selection: seconds per element in which a sparse scheme sums in the node, selects the largest, packs and
         adds them up; see communication/work.py.
       exchange: seconds more from an all-to-all's call to its first byte, with as many workers as measured.
+      selection_start: seconds of a selection beside, however few the elements: operations that follow one
+        another, and workers that wait for the slowest.
 
     Raises:
       ValueError: a parameter is negative or not finite.
@@ -77,6 +79,7 @@ class LinkModel:
     phase: float = 0.0
     selection: float = 0.0
     exchange: float = 0.0
+    selection_start: float = 0.0
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
@@ -196,7 +199,7 @@ def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Co
 
 def selection(n: int, model: LinkModel) -> Cost:
     """Predicts what a sparse scheme computes on `n` elements."""
-    return Cost(n * model.selection)
+    return Cost(model.selection_start + n * model.selection)
 
 
 def fit_line(samples: Mapping[int, Sequence[float]]) -> tuple[float, float]:

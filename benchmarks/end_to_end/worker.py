@@ -16,7 +16,7 @@ from benchmarks.overlap.models import CLASSES
 from tf_sparse_strategy import link_measurement
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
-from tf_sparse_strategy.communication.work import selection_seconds
+from tf_sparse_strategy.communication.work import calibrated
 from tf_sparse_strategy.cost_model import LinkModel
 
 SUMS, PARTS = 3, 3
@@ -101,8 +101,8 @@ def main() -> None:
     comm = ways[names.DENSE].extended.collectives
     workers, rank = comm.topology.num_workers, comm.topology.rank
     links = link_measurement.measure(comm)
-    computing = {
-        name: selection_seconds(comm, ways[name].communication)
+    calibrations = {
+        name: calibrated(links, ways[name].communication, comm)
         for name in (names.HITOPK, names.SHARDED, names.CODED)
     }
     batch = tf.random.stateless_normal([names.ROWS, CLASSES], [1, rank]), tf.range(names.ROWS) % CLASSES
@@ -130,10 +130,10 @@ def main() -> None:
     elements = models.parameters(args.model)
     alone = sums(elements, args.density, comm)
     for name in alone:
-        cost, per_element = ways[name].communication.cost, computing.get(name, 0.0)
-        own = dataclasses.replace(links, selection=per_element)
+        cost, own = ways[name].communication.cost, calibrations.get(name, links)
         predicted[name] = cost(elements, comm.topology, own).seconds
-        computed[name] = cost(elements, comm.topology, LinkModel(0, 0, 0, 0, selection=per_element)).seconds
+        free = LinkModel(0, 0, 0, 0, selection=own.selection, selection_start=own.selection_start)
+        computed[name] = cost(elements, comm.topology, free).seconds
     found = {
         "parameters": elements,
         "computation": models.seconds(args.model),
@@ -142,7 +142,7 @@ def main() -> None:
         "sent": sent,
         "parts": breakdown,
         "sums": alone,
-        "selection": computing,
+        "selection": {name: own.selection for name, own in calibrations.items()},
         "computed": computed,
         "predicted": predicted,
     }

@@ -17,13 +17,13 @@ CLUSTERS = {
         4,
         2,
         "200mbit",
-        [[1_000_000, DENSITIES, 5], [5_000_000, DENSITIES, 5], [25_000_000, DENSITIES, 3]],
+        [[1_000_000, DENSITIES, 15], [5_000_000, DENSITIES, 9], [25_000_000, DENSITIES, 5]],
     ),
     "2 nodes of 2 workers, 1 Gbit/s": (
         2,
         2,
         "1gbit",
-        [[1_000_000, DENSITIES, 5], [25_000_000, DENSITIES, 3], [100_000_000, [0.01], 3]],
+        [[1_000_000, DENSITIES, 15], [25_000_000, DENSITIES, 5], [100_000_000, [0.01], 5]],
     ),
 }
 QUICK = {"2 nodes of 1 worker, 200 Mbit/s": (2, 1, "200mbit", [[1_000_000, [0.01], 2]])}

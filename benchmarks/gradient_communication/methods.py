@@ -1,6 +1,7 @@
 """The ways of summing a gradient that are compared."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import horovod.tensorflow as hvd
@@ -10,6 +11,7 @@ from tf_sparse_strategy import residual
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     Communication,
+    Dense,
     GTopK,
     HiTopK,
     OkTopK,
@@ -31,21 +33,25 @@ class Method:
 
     Args:
       step: [n] -> [n], one step; what is not sent stays in variables.
-      scheme: what predicts it; None for Horovod's ring, which is predicted as `Dense`.
+      scheme: what predicts it; None where nothing does: the model knows no conversions, nor float16's sums.
       kept: what all workers' residuals add up to, [n].
+      empty: drops it.
     """
 
     step: Callable[[tf.Tensor], tf.Tensor]
     scheme: Communication | None
     kept: Callable[[], tf.Tensor]
+    empty: Callable[[], None] = lambda: None
 
 
-def _horovod(compression, name):
+def _horovod(compression, n: int, scheme: Communication | None) -> Method:
+    name = f"{compression.__name__}{n}"
+
     def step(x):
         small, context = compression.compress(x)
         return compression.decompress(hvd.allreduce(small, op=hvd.Sum, name=name), context)
 
-    return step
+    return Method(step, scheme, kept=lambda: tf.zeros([n]))
 
 
 def _of_scheme(scheme: Communication, n: int, comm: Collectives) -> Method:
@@ -55,17 +61,17 @@ def _of_scheme(scheme: Communication, n: int, comm: Collectives) -> Method:
     def kept():
         own = tf.zeros([n])
         if residual.RESIDUAL in variables:
-            own = residual.flush(own, residual.State(variables), share)
+            own = residual.flush(own, variables[residual.RESIDUAL], share)
         return comm.all_reduce(own)
 
-    return Method(step, scheme, kept)
+    return Method(step, scheme, kept, functools.partial(work.empty, variables))
 
 
 def exact(n: int, comm: Collectives) -> dict[str, Method]:
     """By name: those that sum all elements."""
     found = {
-        RING: Method(_horovod(hvd.Compression.none, f"ring{n}"), None, lambda: tf.zeros([n])),
-        FP16: Method(_horovod(hvd.Compression.fp16, f"fp16{n}"), None, lambda: tf.zeros([n])),
+        RING: _horovod(hvd.Compression.none, n, Dense()),
+        FP16: _horovod(hvd.Compression.fp16, n, None),
     }
     return found | {TORUS: _of_scheme(Torus2D(), n, comm)}
 

@@ -23,8 +23,9 @@ def _bytes(record: dict) -> float:
     return statistics.median(record["link_bytes"])
 
 
-def _off(record: dict) -> float:
-    return _median(record) / record["predicted"]
+def _off(record: dict) -> float | None:
+    """Measured by predicted, where there is a prediction."""
+    return _median(record) / record["predicted"] if "predicted" in record else None
 
 
 def _parts(record: dict) -> str:
@@ -38,6 +39,7 @@ def _rows(cluster: dict, n: int) -> list[list[str]]:
     rows = []
     for record in records:
         of_bound = _bytes(record) / bound(record, cluster["nodes"]) if record["density"] else None
+        off = _off(record)
         rows.append(
             [
                 record["method"],
@@ -46,7 +48,7 @@ def _rows(cluster: dict, n: int) -> list[list[str]]:
                 f"{_median(ring) / _median(record):.2f}",
                 number(_bytes(record) / 1e6),
                 f"{of_bound:.2f}" if of_bound else "",
-                f"{_off(record):.2f}",
+                f"{off:.2f}" if off else "",
                 _parts(record),
             ]
         )
@@ -73,7 +75,7 @@ def _verdict(cluster: dict) -> list[str]:
         ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])
         verdict = said(ratio <= goal)
         lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
-    off = [_off(record) for record in cluster["records"]]
+    off = [_off(record) for record in cluster["records"] if "predicted" in record]
     near = sum(abs(ratio - 1) <= MODEL_GOAL for ratio in off)
     wrong = cluster["wrong"]
     lines += [

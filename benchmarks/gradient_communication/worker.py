@@ -15,12 +15,10 @@ import tensorflow as tf
 from benchmarks import training
 from benchmarks.gradient_communication import methods
 from benchmarks.hand_in import hand_in
-from tf_sparse_strategy import collectives, cost_model, link_measurement
+from tf_sparse_strategy import collectives, link_measurement
 from tf_sparse_strategy.cluster.namespaces import INTERFACE
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Dense
-from tf_sparse_strategy.communication.sparse import SparseCommunication
-from tf_sparse_strategy.communication.work import selection_seconds
+from tf_sparse_strategy.communication.work import calibrated
 
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
@@ -55,6 +53,7 @@ def measure(method: methods.Method, x: tf.Tensor, rounds: int, comm: Collectives
     seconds, links = [], []
     for _ in range(rounds):
         x = tf.roll(x, len(x) // 3, axis=0)  # no gradient is the one before
+        method.empty()
         comm.barrier()
         before = sent_over()
         comm.barrier()  # nobody begins before all have read
@@ -90,22 +89,19 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
 
 
 class Predictions:
-    """Seconds by the cost model; what schemes compute is measured once for each kind of message."""
+    """Seconds by the cost model; each scheme is calibrated once, as `Auto` does it."""
 
     def __init__(self, comm: Collectives):
-        self._comm, self.links = comm, link_measurement.measure(comm)
-        self._selection = functools.cache(lambda scheme: selection_seconds(comm, scheme))
+        self._topology, self.links = comm.topology, link_measurement.measure(comm)
+        self._model = functools.cache(lambda scheme: calibrated(self.links, scheme, comm))
 
-    def of(self, name: str, method: methods.Method, n: int) -> dict[str, float]:
-        """Of one step, and the time of a selection that it counts with, per element; collective."""
-        topology, scheme = self._comm.topology, method.scheme or Dense()
-        if name == methods.FP16:
-            return {"predicted": cost_model.all_reduce(topology, 2 * n, self.links).seconds}
-        if not isinstance(scheme, SparseCommunication):
-            return {"predicted": scheme.cost(n, topology, self.links).seconds}
-        selection = self._selection(scheme)
-        links = dataclasses.replace(self.links, selection=selection)
-        return {"predicted": scheme.cost(n, topology, links).seconds, "selection": selection}
+    def of(self, method: methods.Method, n: int) -> dict[str, float]:
+        """Of one step, and what was calibrated; nothing where Horovod computes; collective."""
+        if method.scheme is None:
+            return {}
+        model = self._model(method.scheme)
+        seconds = method.scheme.cost(n, self._topology, model).seconds
+        return {"predicted": seconds, "selection": model.selection, "start": model.selection_start}
 
 
 def main() -> None:
@@ -128,7 +124,7 @@ def main() -> None:
                     "method": name,
                     "n": n,
                     "density": density,
-                    **predictions.of(name, method, n),
+                    **predictions.of(method, n),
                     **measure(method, x, rounds, comm),
                 }
                 records.append(record)

@@ -1,34 +1,87 @@
-"""What schemes compute is measured alike on all workers, and sends nothing but the result."""
+"""Calibration of the cost model: the same on all workers, and a prediction of what it was made from."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_sparse_strategy import link_measurement
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import HiTopK, LinkModel, ShardedTopK
-from tf_sparse_strategy.communication.work import selection_seconds
+from tf_sparse_strategy.communication import (
+    DGC,
+    HiTopK,
+    LinkModel,
+    OkTopK,
+    ShardedTopK,
+    Torus2D,
+    work,
+)
 from tf_sparse_strategy.topology import Topology
 
-DEAR = LinkModel(0.0, 0.0, 0.0, 0.0, selection=1.0)
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
+CODED = ShardedTopK(0.01, wire_dtype="float16", index_coding="delta")
 
 
-@pytest.mark.parametrize("scheme", [HiTopK(0.01), ShardedTopK(0.01, True, "float16", "delta")], ids=str)
-def test_computing_takes_time(scheme, topology):
-    """At least some of a read of memory, at most a microsecond per element."""
-    apart = Collectives(Topology(tuple(range(topology.num_workers)), topology.rank))
-    _, before = apart.traffic()
-    found = selection_seconds(apart, scheme)
-    _, after = apart.traffic()
-    assert (after.total - before.total) <= 64 * topology.num_workers  # one number is agreed on
-    if topology.num_workers == 1:
-        assert found == 0
+@pytest.fixture(scope="module")
+def apart(topology):
+    """Every worker a node of its own."""
+    return Collectives(Topology(tuple(range(topology.num_workers)), topology.rank))
+
+
+@pytest.mark.parametrize("scheme", [HiTopK(0.01), CODED], ids=str)
+def test_computing_takes_time(scheme, apart):
+    """At least some of a read of memory, at most a microsecond per element; agreed on by all workers."""
+    links = link_measurement.measure(apart)
+    found = work.calibrated(links, scheme, apart)
+    if apart.topology.num_workers == 1:
+        assert found == links
         return
-    assert 1e-10 < found < 1e-6
-    everyone = apart.all_gather(tf.constant([found], tf.float64)).numpy()
-    np.testing.assert_array_equal(everyone, found)
+    assert 1e-10 < found.selection < 1e-6
+    assert 0 <= found.selection_start < 1
+    numbers = tf.constant([found.selection, found.selection_start], tf.float64)
+    assert (apart.all_gather(numbers[tf.newaxis]).numpy() == numbers.numpy()).all()
+
+
+def test_predicts_the_sums_it_was_made_from(apart, monkeypatch):
+    """T = messages + start + selection n, exactly: with times that are made up, of all of a step."""
+    if apart.topology.num_workers == 1:
+        pytest.skip("one worker sends nothing")
+    links, scheme = LinkModel(1e-5, 1e-9, 1e-4, 4e-8, phase=2e-3), HiTopK(0.01)
+
+    def seconds(scheme, n, collectives):
+        return scheme.cost(n, collectives.topology, links).seconds + 3e-3 + 2e-9 * n
+
+    monkeypatch.setattr(work, "_seconds", seconds)
+    model = work.calibrated(links, scheme, apart)
+    assert model.selection_start == pytest.approx(3e-3)
+    for n in (1 << 14, 1 << 20, 1 << 22):
+        predicted = scheme.cost(n, apart.topology, model).seconds
+        assert predicted == pytest.approx(seconds(scheme, n, apart))
+
+
+@pytest.mark.parametrize("scheme", [Torus2D(), HiTopK(1.0)], ids=str)
+def test_exact_sums_are_not_timed(scheme, apart, monkeypatch):
+    monkeypatch.delattr(work, "_seconds")
+    assert work.calibrated(FREE, scheme, apart) == FREE
 
 
 def test_nothing_is_computed_where_nothing_is_dropped(topology):
     together = Collectives(Topology((0,) * topology.num_workers, topology.rank))
-    assert HiTopK(0.01).cost(1000, together.topology, DEAR).seconds == 0
-    assert selection_seconds(together, HiTopK(0.01)) == 0
+    assert work.calibrated(FREE, HiTopK(0.01), together) == FREE
+
+
+@pytest.mark.parametrize("scheme", [HiTopK(0.01), DGC(0.01), OkTopK(0.01)], ids=str)
+def test_emptied_state_forgets_gradients(scheme, apart):
+    """The sum after is that of a first step; thresholds stay."""
+    if apart.topology.num_workers == 1:
+        pytest.skip("one worker keeps nothing")
+    n = 4096
+    x = tf.random.stateless_normal([n], [7, apart.topology.rank])
+    step, variables = work.step_of(scheme, n, apart)
+    first = step(x).numpy()
+    thresholds = {name: v.numpy() for name, v in variables.items() if "threshold" in name}
+    other = step(x).numpy()
+    work.empty(variables)
+    again = step(x).numpy()
+    assert (first == again).all()
+    assert (other != again).any()  # negative control: what was kept counts
+    for name, value in thresholds.items():
+        assert variables[name].numpy() == value

@@ -17,7 +17,7 @@ from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.communication.torus2d import Torus2D
-from tf_sparse_strategy.communication.work import selection_seconds
+from tf_sparse_strategy.communication.work import calibrated
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import State
 from tf_sparse_strategy.topology import Topology
@@ -40,13 +40,14 @@ class _Measured:
 class Auto(Switching):
     """The cheapest of `Dense`, `Torus2D`, `HiTopK` and `ShardedTopK` for each bucket, by the cost model.
 
-    When the strategy is created the workers measure their links (some seconds), and what each sparse scheme
-    computes. Each scheme's `cost` then predicts its time for each bucket. The fastest exact scheme is
-    taken unless a sparse one takes less than 0.8 of its time. At the beginning of an epoch of `fit` the
-    measurement is repeated if since the last one so much time has passed that it takes at most `recheck`
-    of it; a choice is changed where another scheme would take less than 0.9 of its time, and a sparse one
-    also where it takes more than 0.89 of the fastest exact one's. Rank 0 decides for all, and logs each
-    choice with its reason. When a bucket turns exact, its first exact step also sums what the residual holds.
+    When the strategy is created the workers measure their links (some seconds), and what sums of each sparse
+    scheme take beside their messages. Each scheme's `cost` then predicts its time for each bucket. The
+    fastest exact scheme is taken unless a sparse one takes less than 0.8 of its time. At the beginning of
+    an epoch of `fit` the measurement is repeated if since the last one so much time has passed that it
+    takes at most `recheck` of it; a choice is changed where another scheme would take less than 0.9 of its
+    time, and a sparse one also where it takes more than 0.89 of the fastest exact one's. Rank 0 decides for
+    all, and logs each choice with its reason. When a bucket turns exact, its first exact step also sums
+    what the residual holds.
 
     Left out are `GTopK` and `OkTopK`, because by the model, on even nodes, none is ever faster than both
     `HiTopK` and `ShardedTopK`; and, where nodes have several workers, `TopKAllGather`, whose residuals are
@@ -63,7 +64,7 @@ class Auto(Switching):
       applied: of `ShardedTopK`, entries of a sum that it applies for each that a node sends of it.
       recheck: part of the training time, at most, that measuring again may take; 0 for never.
       links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; links are not measured then,
-        nor, if its `selection` is not 0, what schemes compute.
+        nor, if its `selection` is not 0, sums.
 
     Raises:
       ValueError: an argument is out of range.
@@ -115,10 +116,7 @@ class Auto(Switching):
         links = self.links or link_measurement.measure(collectives)
         models = [links] * len(schemes)
         if not links.selection:  # which `tss doctor` does not measure
-            models = [
-                dataclasses.replace(links, selection=selection_seconds(collectives, scheme))
-                for scheme in schemes
-            ]
+            models = [calibrated(links, scheme, collectives) for scheme in schemes]
         end = time.monotonic()
         return _Measured(models, end - begin, end)
 

@@ -187,7 +187,8 @@ class Guarded(Switching):
         cost = self.scheme.cost(n, topology, model)
         if not self.scheme.pays(n, "float32", self.share(topology)):
             return cost
-        check = cost_model.all_reduce(topology, 8 * n, model) + Cost(2 * n * model.selection)
+        selecting = cost_model.selection(n, model)
+        check = cost_model.all_reduce(topology, 8 * n, model) + selecting + selecting
         return cost + check.every(self.every)
 
 

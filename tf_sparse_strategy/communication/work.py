@@ -1,5 +1,6 @@
 """What a scheme computes beside what it sends: measured, for the cost model."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.cost_model import LinkModel
+from tf_sparse_strategy.cost_model import LinkModel, fit_line
+from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
 
-_SAMPLE, _ROUNDS = 1 << 23, 5  # elements of the bucket that is summed, and how often
+_SIZES, _ROUNDS = (1 << 14, 1 << 22), 7  # elements of the buckets that are summed, and how often
 _PER_ELEMENT = LinkModel(0.0, 0.0, 0.0, 0.0, selection=1.0)
+_PER_SELECTION = LinkModel(0.0, 0.0, 0.0, 0.0, selection_start=1.0)
 
 
 def step_of(
@@ -32,28 +35,54 @@ def step_of(
     return step, variables
 
 
-def selection_seconds(collectives: Collectives, scheme: Communication) -> float:
-    """`LinkModel.selection` for a scheme: what the slowest worker computes, per element that its cost counts.
+def empty(variables: dict[str, tf.Variable]) -> None:
+    """Drops what waits in a scheme's state; thresholds stay. The next sum is then of its gradient alone.
 
-    Whole sums of a bucket are timed that send nothing: adding in the node, selecting, packing, adding up as
-    many messages as would arrive (all alike, which makes adding somewhat faster). Collective.
+    A residual that begins to grow is not that of a training: it soon exceeds the thresholds of `OkTopK`,
+    which are renewed once in many steps.
+    """
+    for name in (RESIDUAL, VELOCITY):
+        if name in variables:
+            variables[name].assign(tf.zeros_like(variables[name]))
+
+
+def calibrated(links: LinkModel, scheme: Communication, collectives: Collectives) -> LinkModel:
+    """`links` with `selection` and `selection_start` of a scheme: what sums take beside their messages.
+
+    Buckets of two sizes are summed. What the slowest worker takes longer than `links` predicts is what the
+    scheme computes: adding in the node, selecting, packing, adding up what arrives, waiting for workers
+    that are not done. A line through both sizes, per selection that the scheme's cost counts. Collective.
 
     Args:
+      links: as measured.
+      scheme: of which sums are timed, unless it is exact or sums as `Dense`.
       collectives: of this worker.
-      scheme: that is asked what it computes; 0 for one that is exact, or sums as `Dense`.
     """
     topology = collectives.topology
-    counted = scheme.cost(_SAMPLE, topology, _PER_ELEMENT).seconds
-    if not counted:
-        return 0.0
-    silent = Collectives(topology)
-    silent.silent = True
-    step, _ = step_of(scheme, _SAMPLE, silent)
+    alone = dataclasses.replace(links, selection=0.0, selection_start=0.0)
+    elements, beside = [], []
+    for n in _SIZES:
+        counted = scheme.cost(n, topology, _PER_ELEMENT).seconds
+        if not counted:
+            return alone
+        selections = scheme.cost(n, topology, _PER_SELECTION).seconds
+        rest = _seconds(scheme, n, collectives) - scheme.cost(n, topology, alone).seconds
+        elements.append(counted / selections)
+        beside.append(max(0.0, rest) / selections)
+    start, slope = fit_line({size: [seconds] for size, seconds in zip(elements, beside, strict=True)})
+    return dataclasses.replace(links, selection=slope, selection_start=start)
+
+
+def _seconds(scheme: Communication, n: int, collectives: Collectives) -> float:
+    """Of a sum of `n` elements, the slowest worker's, in the median of some rounds; the same everywhere."""
+    step, variables = step_of(scheme, n, collectives)
     work = tf.function(step)
-    x, times = tf.random.stateless_normal([_SAMPLE], [1, 2]), []
+    x, times = tf.random.stateless_normal([n], [1, collectives.topology.rank]), []
     for _ in range(_ROUNDS + 1):
+        collectives.barrier()
         begin = time.perf_counter()
         work(x)[:1].numpy()
         times.append(time.perf_counter() - begin)
-    mine = tf.constant(statistics.median(times[1:]) / counted, tf.float64)
-    return float(collectives.all_reduce(mine, op="max", purpose="auto"))
+        empty(variables)
+    slowest = collectives.all_reduce(tf.constant(times[1:], tf.float64), op="max", purpose="auto")
+    return statistics.median(slowest.numpy().tolist())
