@@ -22,9 +22,13 @@ from tf_sparse_strategy.communication import (
 )
 
 RING, FP16, TORUS = "Horovod ring", "Horovod ring, fp16", "Torus2D"
-CODED = ", fp16 + delta"
+CODED = {"wire_dtype": "float16", "index_coding": "delta"}
 _SPARSE = {kind.__name__: kind for kind in (TopKAllGather, HiTopK, ShardedTopK, GTopK, OkTopK)}
-_CODED = (HiTopK, ShardedTopK)
+_CODED = {
+    "HiTopK, fp16 + delta": HiTopK,
+    "ShardedTopK, fp16 + delta": ShardedTopK,
+    "ShardedTopK applying 3 K, fp16 + delta": functools.partial(ShardedTopK, applied=3),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +83,5 @@ def exact(n: int, comm: Collectives) -> dict[str, Method]:
 def sparse(n: int, density: float, comm: Collectives) -> dict[str, Method]:
     """By name: those that send `density` n elements."""
     schemes = {name: kind(density) for name, kind in _SPARSE.items()}
-    for kind in _CODED:
-        coded = kind(density, wire_dtype="float16", index_coding="delta")
-        schemes[kind.__name__ + CODED] = coded
+    schemes |= {name: kind(density, **CODED) for name, kind in _CODED.items()}
     return {name: _of_scheme(scheme, n, comm) for name, scheme in schemes.items()}
