@@ -228,6 +228,9 @@ def test_torus_pays_where_links_are_slow_and_not_where_latency_rules():
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(LinkModel)])
 @pytest.mark.parametrize("wrong", [-1e-9, math.nan, math.inf])
 def test_impossible_models_are_refused(field, wrong):
+    if field == "selection_start" and wrong == -1e-9:
+        dataclasses.replace(MODEL, selection_start=wrong)  # a correction, which may go either way
+        return
     with pytest.raises(ValueError, match=rf"LinkModel\({field}=.*tss doctor --measure"):
         dataclasses.replace(MODEL, **{field: wrong})
 

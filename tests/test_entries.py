@@ -9,45 +9,44 @@ import tensorflow as tf
 import custom_ops
 from custom_ops.entries import entries as wrapper
 
-# S, C, K, length, stride
+# S, C, K, length
 SHAPES = [
-    (1, 1, 1, 1, 0),
-    (1, 1, 0, 5, 0),
-    (0, 2, 3, 5, 0),
-    (1, 0, 3, 5, 0),
-    (2, 3, 7, 7, 0),
-    (3, 4, 50, 1_000, 100),
-    (1, 2, 30_000, 600_011, 0),
+    (1, 1, 1, 1),
+    (1, 1, 0, 5),
+    (0, 2, 3, 5),
+    (1, 0, 3, 5),
+    (2, 3, 7, 7),
+    (3, 4, 50, 1_000),
+    (1, 2, 30_000, 600_011),
 ]
 
 
-def made(shards, rows, count, length, stride):
+def made(shards, rows, count, length):
     """(values, indices): distinct in each row."""
     rng = np.random.default_rng(count)
     values = rng.normal(size=[shards, rows, count]).astype(np.float32)
-    n = length - stride * max(0, rows - 1)
-    places = [rng.permutation(n)[:count] for _ in range(shards * rows)]
+    places = [rng.permutation(length)[:count] for _ in range(shards * rows)]
     return values, np.array(places, np.int32).reshape(shards, rows, count)
 
 
-def added(values, indices, length, stride):
+def added(values, indices, length):
     total = np.zeros([len(values), length], np.float32)
     for shard, (whats, wheres) in enumerate(zip(values, indices, strict=True)):
-        for row, (what, where) in enumerate(zip(whats, wheres, strict=True)):
-            total[shard, stride * row + where] += what
+        for what, where in zip(whats, wheres, strict=True):
+            total[shard, where] += what
     return total.reshape(-1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_sums_are_numpys_to_the_bit(shape, in_graph):
-    *_, length, stride = shape
+    *_, length = shape
     values, indices = made(*shape)
     run = tf.function(custom_ops.sum_entries) if in_graph else custom_ops.sum_entries
-    total, finite = run(tf.constant(values), tf.constant(indices), length, stride)
-    np.testing.assert_array_equal(total, added(values, indices, length, stride))
+    total, finite = run(tf.constant(values), tf.constant(indices), length)
+    np.testing.assert_array_equal(total, added(values, indices, length))
     assert finite
-    other, finite = wrapper._sum_by_tensorflow(tf.constant(values), indices, length, stride)
+    other, finite = wrapper._sum_by_tensorflow(tf.constant(values), indices, length)
     np.testing.assert_array_equal(other, total)
     assert finite
 
@@ -63,11 +62,11 @@ def test_rows_are_added_in_their_order():
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("add", [custom_ops.sum_entries, wrapper._sum_by_tensorflow])
 def test_sums_that_are_not_finite_are_told(wrong, add):
-    values, indices = made(2, 3, 7, 9, 1)
+    values, indices = made(2, 3, 7, 9)
     values[1, 2, 4] = wrong
-    assert not add(tf.constant(values), indices, 9, 1)[1]
+    assert not add(tf.constant(values), indices, 9)[1]
     most = tf.fill([1, 2, 1], np.finfo(np.float32).max)
-    assert not add(most, tf.zeros([1, 2, 1], tf.int32), 1, 0)[1]
+    assert not add(most, tf.zeros([1, 2, 1], tf.int32), 1)[1]
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (1, 1, 1), (3, 5, 0), (2, 40, 40), (1, 600_011, 999)])
@@ -102,21 +101,10 @@ def test_places_outside_are_refused(place):
         custom_ops.replace_entries(tf.ones([1, 4]), [[0, place]], 0.0)
 
 
-def test_a_stride_does_not_lead_out():
-    """An index beyond its own row's part is in the vector still; the last row's part ends with it."""
-    values = tf.ones([1, 2, 1])
-    custom_ops.sum_entries(values, [[[4], [2]]], 5, 2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = 3 is not in \[0, 3\)"):
-        custom_ops.sum_entries(values, [[[4], [3]]], 5, 2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="stride=6 leads 2 rows out of length=5"):
-        custom_ops.sum_entries(values, [[[0], [0]]], 5, 6)
-
-
-@pytest.mark.parametrize("length, stride", [(2**62, 0), (2**61, 2**61 + 1)])
-def test_no_product_wraps(length, stride):
+def test_no_product_wraps():
     values = tf.ones([4, 3, 1])
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
-        custom_ops.sum_entries(values, tf.zeros([4, 3, 1], tf.int32), length, stride)
+        custom_ops.sum_entries(values, tf.zeros([4, 3, 1], tf.int32), 2**62)
 
 
 @pytest.fixture(params=["CPU", "GPU"])
@@ -150,9 +138,9 @@ def test_shapes_that_only_the_run_knows(device):
         rows = tf.reshape(total, [-1, 9])
         return total, finite, custom_ops.replace_entries(rows, indices[:, 0], values[:, 0])
 
-    values, indices = made(2, 1, 4, 9, 0)
+    values, indices = made(2, 1, 4, 9)
     total, finite, replaced = run(values, indices)
-    np.testing.assert_array_equal(total, added(values, indices, 9, 0))
+    np.testing.assert_array_equal(total, added(values, indices, 9))
     np.testing.assert_array_equal(tf.reshape(replaced, [-1]), total)
     assert finite
 
@@ -165,7 +153,7 @@ def test_shapes_are_known_in_graphs():
         assert (total.shape, finite.shape, replaced.shape) == ([18], [], [2, 9])
         return replaced
 
-    shapes(*map(tf.constant, made(2, 3, 4, 9, 0)))
+    shapes(*map(tf.constant, made(2, 3, 4, 9)))
 
 
 def test_variables_stay_as_they_are():

@@ -61,10 +61,11 @@ class LinkModel:
         adds them up; see communication/work.py.
       exchange: seconds more from an all-to-all's call to its first byte, with as many workers as measured.
       selection_start: seconds of a selection beside, however few the elements: operations that follow one
-        another, and workers that wait for the slowest.
+        another, and workers that wait for the slowest; below 0 where collectives around it start sooner
+        than alone.
 
     Raises:
-      ValueError: a parameter is negative or not finite.
+      ValueError: a parameter is not finite, or negative (but for `selection_start`).
 
     Example:
       >>> model = LinkModel(local_alpha=3e-5, local_beta=1e-9, cross_alpha=1e-4, cross_beta=4e-8)
@@ -83,7 +84,7 @@ class LinkModel:
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
-            if not (math.isfinite(value) and value >= 0):
+            if not (math.isfinite(value) and (value >= 0 or name == "selection_start")):
                 raise ValueError(
                     f"LinkModel({name}={value!r}): seconds must be finite and at least 0; measure "
                     "them with `tss doctor --measure`."

@@ -8,12 +8,10 @@ from custom_ops.library import library, on_gpu
 operations = library(__file__)
 
 
-def sum_entries(
-    values: tf.Tensor, indices: tf.Tensor, length: int, stride: int = 0
-) -> tuple[tf.Tensor, tf.Tensor]:
+def sum_entries(values: tf.Tensor, indices: tf.Tensor, length: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Adds up the entries of S vectors, each in C rows of K, row by row.
 
-        total[s length + c stride + indices[s, c, k]] += values[s, c, k],   c = 0, 1, ...
+        total[s length + indices[s, c, k]] += values[s, c, k],   c = 0, 1, ...
 
     Each vector's entries are added in their order: every bit is the same on all machines, as long as the
     indices of a row are distinct. Cost: one write of `total`, and a few ns for each entry, by one thread per
@@ -25,8 +23,7 @@ def sum_entries(
     Args:
       values: float32 [S, C, K]; C static.
       indices: int32 [S, C, K].
-      length: elements of a vector, at least stride (C - 1).
-      stride: row c's indices count from c stride.
+      length: elements of a vector.
 
     Returns:
       (float32 [S length], scalar bool: whether all sums are finite).
@@ -43,8 +40,8 @@ def sum_entries(
     values, indices = tf.convert_to_tensor(values, tf.float32), tf.convert_to_tensor(indices, tf.int32)
     values.shape.with_rank(3).assert_is_compatible_with(indices.shape)
     if on_gpu():
-        return _sum_by_tensorflow(values, indices, length, stride)
-    return tuple(operations().sum_entries(values=values, indices=indices, length=length, stride=stride))
+        return _sum_by_tensorflow(values, indices, length)
+    return tuple(operations().sum_entries(values=values, indices=indices, length=length))
 
 
 def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | float) -> tf.Tensor:
@@ -78,10 +75,9 @@ def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | flo
     return operations().replace_entries(rows=rows, indices=indices, values=values)
 
 
-def _sum_by_tensorflow(values, indices, length, stride):
-    shards, rows = tf.shape(values, tf.int64)[0], values.shape[1]
+def _sum_by_tensorflow(values, indices, length):
+    shards = tf.shape(values, tf.int64)[0]
     first = length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
-    first += stride * tf.range(rows, dtype=tf.int64)[tf.newaxis, :, tf.newaxis]
     at = tf.unstack(tf.cast(indices, tf.int64) + first, axis=1)
     total = tf.zeros(length * shards[tf.newaxis])
     # One row after the other: where indices are distinct, the order of threads does not matter.

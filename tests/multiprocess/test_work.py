@@ -35,24 +35,25 @@ def test_computing_takes_time(scheme, apart):
         assert found == links
         return
     assert 1e-10 < found.selection < 1e-6
-    assert 0 <= found.selection_start < 1
+    assert -1 < found.selection_start < 1
     numbers = tf.constant([found.selection, found.selection_start], tf.float64)
     assert (apart.all_gather(numbers[tf.newaxis]).numpy() == numbers.numpy()).all()
 
 
-def test_predicts_the_sums_it_was_made_from(apart, monkeypatch):
+@pytest.mark.parametrize("start", [3e-3, -1e-3])
+def test_predicts_the_sums_it_was_made_from(apart, monkeypatch, start):
     """T = messages + start + selection n, exactly: with times that are made up, of all of a step."""
     if apart.topology.num_workers == 1:
         pytest.skip("one worker sends nothing")
     links, scheme = LinkModel(1e-5, 1e-9, 1e-4, 4e-8, phase=2e-3), HiTopK(0.01)
 
     def seconds(scheme, n, collectives):
-        return scheme.cost(n, collectives.topology, links).seconds + 3e-3 + 2e-9 * n
+        return scheme.cost(n, collectives.topology, links).seconds + start + 2e-9 * n
 
     monkeypatch.setattr(work, "_seconds", seconds)
     model = work.calibrated(links, scheme, apart)
-    assert model.selection_start == pytest.approx(3e-3)
-    for n in (1 << 14, 1 << 20, 1 << 22):
+    assert model.selection_start == pytest.approx(start)
+    for n in (1 << 14, 1 << 20, 1 << 23):
         predicted = scheme.cost(n, apart.topology, model).seconds
         assert predicted == pytest.approx(seconds(scheme, n, apart))
 

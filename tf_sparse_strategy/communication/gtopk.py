@@ -84,7 +84,7 @@ class GTopK(MessageCommunication):
             received = _move(message, [move[::-1] for move in moves], share, collectives)
             if share.holder in dict(moves):
                 message = received
-        summed, finite = self._spread(message, packing, 1, 0, share, collectives)
+        summed, finite = self._spread(message, packing, 1, share, collectives)
         return summed, {} if kept is None else {RESIDUAL: kept}, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:

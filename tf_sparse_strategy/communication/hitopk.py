@@ -50,7 +50,7 @@ class HiTopK(MessageCommunication):
     def _exchange(self, message, n: int, share: Share, collectives):
         """(the sum of all shards, whether it is finite) from one message of each holder's n elements."""
         messages = collectives.all_gather(message, share.group, purpose="gradients")
-        return self._spread(messages, self.packing(n), share.holders, 0, share, collectives)
+        return self._spread(messages, self.packing(n), share.holders, share, collectives)
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         gathered = cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)

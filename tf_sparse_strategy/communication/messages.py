@@ -95,7 +95,7 @@ class MessageCommunication(SparseCommunication):
         message = packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values))
         return message, kept, indices
 
-    def _spread(self, messages, packing, count, stride, share, collectives):
+    def _spread(self, messages, packing, count, share, collectives, n=None, place=None):
         """The sum of all shards, each added up message by message, in order.
 
         Workers of a node gather the messages, or the sums where these are shorter.
@@ -104,43 +104,46 @@ class MessageCommunication(SparseCommunication):
           messages: int32 [count, words] for this worker's shard, the same on all of its holders.
           packing: of a message.
           count: number of messages.
-          stride: the indices of message i count from i stride.
           share: what this worker keeps.
           collectives: of this worker.
+          n, place: see `unpack_and_add`.
 
         Returns:
-          (float32 [S * length], scalar bool whether all of it is finite), the same on all workers.
+          (float32 [S * n], scalar bool whether all of it is finite), the same on all workers.
         """
-        shards = share.shards
-        length = packing.n + stride * (count - 1)
-        if count * packing.words <= length + 1:
+        shards, n = share.shards, n or packing.n
+        if count * packing.words <= n + 1:
             if shards > 1:
                 messages = collectives.all_gather(messages, Group.LOCAL, purpose="gradients")
-            return unpack_and_add(messages, packing, count, stride, shards)
-        total, finite = unpack_and_add(messages, packing, count, stride)
+            return unpack_and_add(messages, packing, count, shards, n, place)
+        total, finite = unpack_and_add(messages, packing, count, 1, n, place)
         if shards == 1:
             return total, finite
         flagged = tf.concat([total, tf.cast(finite, tf.float32)[tf.newaxis]], axis=0)
         gathered = collectives.all_gather(flagged, Group.LOCAL, purpose="gradients")
-        rows = tf.reshape(gathered, [shards, length + 1])
-        return tf.reshape(rows[:, :length], [-1]), tf.reduce_all(rows[:, length] > 0)
+        rows = tf.reshape(gathered, [shards, n + 1])
+        return tf.reshape(rows[:, :n], [-1]), tf.reduce_all(rows[:, n] > 0)
 
 
-def unpack_and_add(messages, packing, count, stride=0, shards=1):
+def unpack_and_add(messages, packing, count, shards=1, n=None, place=None):
     """Adds messages [shards * count, words] into their shards, message by message.
 
     Indices in a message are distinct, so that the order of additions, and every bit of the result, is the
     same on every worker and device.
 
+    Args:
+      messages: int32; `count` for each of `shards`.
+      packing: of a message.
+      count, shards: how many.
+      n: elements of a shard; those of a message by default.
+      place: indices [shards, count, K] of messages -> those of the shard, where these differ.
+
     Returns:
-      (float32 [shards * length], scalar bool whether all contributions, and their sums, are finite).
+      (float32 [shards * n], scalar bool whether all contributions, and their sums, are finite).
     """
     values, indices, finite = packing.unpack(messages)
-    shape = [shards, count, packing.k]
-    length = packing.n + stride * (count - 1)
-    total, sums_finite = sum_entries(
-        tf.reshape(values, shape), tf.reshape(indices, shape), length, stride
-    )
+    values, indices = (tf.reshape(part, [shards, count, packing.k]) for part in (values, indices))
+    total, sums_finite = sum_entries(values, place(indices) if place else indices, n or packing.n)
     return total, tf.logical_and(finite, sums_finite)
 
 

@@ -5,7 +5,7 @@ import math
 
 import tensorflow as tf
 
-from custom_ops import mstopk
+from custom_ops import mstopk, replace_entries
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
@@ -39,8 +39,8 @@ class Dealing:
       >>> deal.deal(tf.range(5.0)).numpy()
       array([[0., 2., 4.],
              [1., 3., 0.]], dtype=float32)
-      >>> deal.collect(deal.deal(tf.range(5.0))).numpy()
-      array([0., 1., 2., 3., 4.], dtype=float32)
+      >>> deal.place(1, tf.range(2)).numpy()
+      array([1, 3], dtype=int32)
     """
 
     n: int
@@ -56,17 +56,19 @@ class Dealing:
         """Of a block: n / M, rounded up to whole runs."""
         return -(-self.n // (self.run * self.blocks)) * self.run
 
+    def padded(self, x: tf.Tensor) -> tf.Tensor:
+        """[n] -> [M length], zeros at the end."""
+        return tf.pad(x, [[0, self.blocks * self.length - self.n]])
+
     def deal(self, x: tf.Tensor) -> tf.Tensor:
-        """[n] -> [M, length], padded with zeros."""
-        padded = tf.pad(x, [[0, self.blocks * self.length - self.n]])
+        """[n], or padded already, -> [M, length]."""
+        padded = self.padded(x) if x.shape[0] == self.n else x
         runs = tf.reshape(padded, [self.length // self.run, self.blocks, self.run])
         return tf.reshape(tf.transpose(runs, [1, 0, 2]), [self.blocks, self.length])
 
-    def collect(self, blocks: tf.Tensor) -> tf.Tensor:
-        """[..., M, length] -> [..., n]."""
-        rows = tf.reshape(blocks, [-1, self.blocks, self.length // self.run, self.run])
-        runs = tf.reshape(tf.transpose(rows, [0, 2, 1, 3]), [-1, self.blocks * self.length])
-        return tf.reshape(runs[:, : self.n], [*blocks.shape[:-2], self.n])
+    def place(self, block, positions: tf.Tensor) -> tf.Tensor:
+        """Where in the padded vector the elements at `positions` of `block` are; they broadcast."""
+        return (positions // self.run * self.blocks + block) * self.run + positions % self.run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,26 +132,33 @@ class ShardedTopK(MessageCommunication):
         own = state.get(RESIDUAL)
         n, holders, here = x.shape[0], share.holders, share.holder
         dealing, (packing, of_sum) = Dealing(n, holders), self._packings(n, share)
-        acc = dealing.deal(x if own is None else x + own)
-        others = tf.concat([acc[:here], acc[here + 1 :]], axis=0)
+        acc = dealing.padded(x if own is None else x + own)
+        blocks = dealing.deal(acc)
+        others = tf.concat([blocks[:here], blocks[here + 1 :]], axis=0)
         values, indices = select(others, packing.k, self.selector)
         messages = packing.pack(values, indices, all_finite(values))
         splits = [int(holder != here) for holder in range(holders)]
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
         arrived, finite = unpack_and_add(received, packing, holders - 1)
-        total = (arrived + acc[here])[tf.newaxis]
+        total = (arrived + blocks[here])[tf.newaxis]
         winners, where = mstopk(total, of_sum.k)
         message = of_sum.pack(winners, where, finite)  # where `total` is not, its winners tell
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
-        summed, finite = self._spread(gathered, of_sum, holders, of_sum.n, share, collectives)
-        blocks = tf.reshape(summed, [share.shards, holders, of_sum.n])
-        whole = tf.reshape(dealing.collect(blocks), [-1])
+        every = tf.range(holders)[:, tf.newaxis]
+
+        def place(positions):  # zeros that pad the vector are added to its last element, if to any
+            return tf.minimum(dealing.place(every, positions), n - 1)
+
+        whole, finite = self._spread(gathered, of_sum, holders, share, collectives, n, place)
         if own is None:
             return whole, {}, finite
-        unsent = take_out(others, indices, packing.lost(values))
-        dropped = take_out(total, where, of_sum.lost(winners))
-        kept = tf.concat([unsent[:here], dropped, unsent[here:]], axis=0)
-        return whole, {RESIDUAL: dealing.collect(kept)}, finite
+        sent = dealing.place(tf.concat([every[:here], every[here + 1 :]], axis=0), indices)
+        kept = take_out(acc[tf.newaxis], tf.reshape(sent, [1, -1]), packing.lost(values))
+        _, came, _ = packing.unpack(received)
+        came = tf.reshape(came, [1, -1])  # some from several nodes: the same sum is written again
+        kept = replace_entries(kept, dealing.place(here, came), tf.gather(total[0], came))
+        kept = take_out(kept, dealing.place(here, where), of_sum.lost(winners))
+        return whole, {RESIDUAL: kept[0, :n]}, finite
 
     def _packings(self, n: int, share: Share) -> tuple[Packing, Packing]:
         """The messages of a block, and of its sum."""
@@ -167,4 +176,4 @@ class ShardedTopK(MessageCommunication):
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         _, of_sum = self._packings(n, share)
-        return share.holders * of_sum.words, share.holders * of_sum.n + 1
+        return share.holders * of_sum.words, n + 1

@@ -11,10 +11,11 @@ from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.cost_model import LinkModel, fit_line
+from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
 
-_SIZES, _ROUNDS = (1 << 14, 1 << 22), 7  # elements of the buckets that are summed, and how often
+_ROUNDS = {1 << 14: 21, 1 << 23: 9}  # how often buckets of so many elements are summed
+_WARM_UP = 3  # rounds before these
 _PER_ELEMENT = LinkModel(0.0, 0.0, 0.0, 0.0, selection=1.0)
 _PER_SELECTION = LinkModel(0.0, 0.0, 0.0, 0.0, selection_start=1.0)
 
@@ -51,7 +52,8 @@ def calibrated(links: LinkModel, scheme: Communication, collectives: Collectives
 
     Buckets of two sizes are summed. What the slowest worker takes longer than `links` predicts is what the
     scheme computes: adding in the node, selecting, packing, adding up what arrives, waiting for workers
-    that are not done. A line through both sizes, per selection that the scheme's cost counts. Collective.
+    that are not done. A line through both sizes, per selection that the scheme's cost counts; it begins below
+    0 where collectives start sooner than `links` says. Collective.
 
     Args:
       links: as measured.
@@ -61,16 +63,16 @@ def calibrated(links: LinkModel, scheme: Communication, collectives: Collectives
     topology = collectives.topology
     alone = dataclasses.replace(links, selection=0.0, selection_start=0.0)
     elements, beside = [], []
-    for n in _SIZES:
+    for n in _ROUNDS:
         counted = scheme.cost(n, topology, _PER_ELEMENT).seconds
         if not counted:
             return alone
         selections = scheme.cost(n, topology, _PER_SELECTION).seconds
         rest = _seconds(scheme, n, collectives) - scheme.cost(n, topology, alone).seconds
         elements.append(counted / selections)
-        beside.append(max(0.0, rest) / selections)
-    start, slope = fit_line({size: [seconds] for size, seconds in zip(elements, beside, strict=True)})
-    return dataclasses.replace(links, selection=slope, selection_start=start)
+        beside.append(rest / selections)
+    slope = max(0.0, (beside[1] - beside[0]) / (elements[1] - elements[0]))
+    return dataclasses.replace(links, selection=slope, selection_start=beside[0] - slope * elements[0])
 
 
 def _seconds(scheme: Communication, n: int, collectives: Collectives) -> float:
@@ -78,11 +80,11 @@ def _seconds(scheme: Communication, n: int, collectives: Collectives) -> float:
     step, variables = step_of(scheme, n, collectives)
     work = tf.function(step)
     x, times = tf.random.stateless_normal([n], [1, collectives.topology.rank]), []
-    for _ in range(_ROUNDS + 1):
+    for _ in range(_WARM_UP + _ROUNDS[n]):
         collectives.barrier()
         begin = time.perf_counter()
         work(x)[:1].numpy()
         times.append(time.perf_counter() - begin)
         empty(variables)
-    slowest = collectives.all_reduce(tf.constant(times[1:], tf.float64), op="max", purpose="auto")
+    slowest = collectives.all_reduce(tf.constant(times[_WARM_UP:], tf.float64), op="max", purpose="auto")
     return statistics.median(slowest.numpy().tolist())

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "custom_ops/entries/entries.h"
@@ -30,12 +29,11 @@ void Fill(OpKernelContext* context, const float* from, int64_t n, float* to) {
 }
 
 // Of the first of these places, one for each thread's part, that is one.
-absl::Status Inside(const Tensor& indices, const std::vector<int64_t>& places,
-                    const std::function<int64_t(int64_t)>& limit) {
+absl::Status Inside(const Tensor& indices, const std::vector<int64_t>& places, int64_t n) {
   for (const int64_t place : places) {
     if (place == entries::kAllInside) continue;
     return errors::InvalidArgument("indices[", place, "] = ", indices.flat<int32>()(place),
-                                   " is not in [0, ", limit(place), "), counted through shape ",
+                                   " is not in [0, ", n, "), counted through shape ",
                                    indices.shape().DebugString());
   }
   return absl::OkStatus();
@@ -45,7 +43,6 @@ class SumEntriesOp : public OpKernel {
  public:
   explicit SumEntriesOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("length", &length_));
-    OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -55,8 +52,6 @@ class SumEntriesOp : public OpKernel {
                 errors::InvalidArgument("values has shape ", values.shape().DebugString(), " and indices ",
                                         indices.shape().DebugString(), "; both must be [S, C, K]."));
     const int64_t shards = values.dim_size(0), rows = values.dim_size(1), count = values.dim_size(2);
-    OP_REQUIRES(context, rows <= 1 || stride_ <= length_ / (rows - 1),
-                errors::InvalidArgument("stride=", stride_, " leads ", rows, " rows out of length=", length_));
     Tensor* total = nullptr;
     Tensor* finite = nullptr;
     TensorShape shape;
@@ -72,20 +67,19 @@ class SumEntriesOp : public OpKernel {
     ParallelFor(context, shards, 10 * rows * count, [&](int64_t shard) {
       bool finite_here = true;
       for (int64_t row = 0; row < rows && outside[shard] == entries::kAllInside; ++row) {
-        const int64_t begin = (shard * rows + row) * count, skipped = stride_ * row;
-        const int64_t stopped = entries::Add(value + begin, index + begin, count, length_ - skipped,
-                                             out + shard * length_ + skipped, &finite_here);
+        const int64_t begin = (shard * rows + row) * count;
+        const int64_t stopped = entries::Add(value + begin, index + begin, count, length_,
+                                             out + shard * length_, &finite_here);
         if (stopped != entries::kAllInside) outside[shard] = begin + stopped;
       }
       if (!finite_here) all_finite = false;
     });
-    const auto limit = [&](int64_t place) { return length_ - stride_ * (place / count % rows); };
-    OP_REQUIRES_OK(context, Inside(indices, outside, limit));
+    OP_REQUIRES_OK(context, Inside(indices, outside, length_));
     finite->scalar<bool>()() = all_finite;
   }
 
  private:
-  int64_t length_, stride_;
+  int64_t length_;
 };
 
 class ReplaceEntriesOp : public OpKernel {
@@ -118,7 +112,7 @@ class ReplaceEntriesOp : public OpKernel {
       const int64_t stopped = entries::Replace(own, same, index + row * k, k, n, out + row * n);
       if (stopped != entries::kAllInside) outside[row] = row * k + stopped;
     });
-    OP_REQUIRES_OK(context, Inside(indices, outside, [n](int64_t) { return n; }));
+    OP_REQUIRES_OK(context, Inside(indices, outside, n));
   }
 };
 

@@ -44,14 +44,13 @@ REGISTER_OP("SumEntries")
     .Output("total: float")
     .Output("finite: bool")
     .Attr("length: int >= 0")
-    .Attr("stride: int >= 0 = 0")
     .SetShapeFn(SumEntriesShape)
     .Doc(R"doc(
 Adds up the entries of S vectors, each in C rows of K, row by row.
 
 values: [S, C, K].
-indices: [S, C, K], each in [0, length - stride * c) in row c.
-total: [S * length], the sum of values[s, c, k] at s * length + c * stride + indices[s, c, k].
+indices: [S, C, K], each in [0, length).
+total: [S * length], the sum of values[s, c, k] at s * length + indices[s, c, k].
 finite: scalar, whether all sums are.
 )doc");
 

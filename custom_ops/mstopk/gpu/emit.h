@@ -5,21 +5,21 @@
 
 #include <cstdint>
 
+#include "custom_ops/mstopk/gpu/chunk.h"
 #include "custom_ops/mstopk/gpu/device.h"
 #include "custom_ops/mstopk/gpu/plan.h"
 #include "custom_ops/mstopk/gpu/resolve.h"
 #include "custom_ops/mstopk/gpu/source.h"
-#include "custom_ops/mstopk/gpu/stream.h"
 
 namespace mstopk {
 namespace gpu {
 
 // Counts what each warp has above and at the threshold.
-template <typename Bits>
-MSTOPK_DEVICE void CountWinners(const Plan& plan, const Threshold& threshold) {
+template <typename Bits, typename Store>
+MSTOPK_DEVICE void CountWinners(const Plan& plan, const Store& store, const Threshold& threshold) {
   uint32_t above = 0;
   uint32_t ties = 0;
-  ForEachCandidate(plan, [&](bool present, uint32_t bits, uint32_t) {
+  store.ForEach([&](bool present, uint32_t bits, uint32_t) {
     const uint32_t key = KeyOf(static_cast<Bits>(bits));
     above += present && key > threshold.key;
     ties += present && key == threshold.key;
@@ -91,10 +91,10 @@ struct Emitter {
 };
 
 // Emits this warp's winners; calls won(index) in the lane of each.
-template <typename Again, typename Index, typename Won>
-MSTOPK_DEVICE void EmitWinners(const Plan& plan, const Again& again, const Threshold& threshold,
-                               typename Again::Bits* values, Index* indices, Shared& shared,
-                               Won won) {
+template <typename Store, typename Again, typename Index, typename Won>
+MSTOPK_DEVICE void EmitWinners(const Plan& plan, const Store& store, const Again& again,
+                               const Threshold& threshold, typename Again::Bits* values,
+                               Index* indices, Shared& shared, Won won) {
   const Place place = FindPlace(plan, shared);
   const uint32_t warp = GlobalWarp();
   const uint32_t ties_before = place.ties < threshold.quota ? place.ties : threshold.quota;
@@ -104,7 +104,7 @@ MSTOPK_DEVICE void EmitWinners(const Plan& plan, const Again& again, const Thres
   Emitter<typename Again::Bits, Index> emitter = {threshold, place.above + ties_before, granted,
                                                   values, indices};
   if (!threshold.ties_in_input || granted == 0) {
-    ForEachCandidate(plan, [&](bool present, uint32_t bits, uint32_t index) {
+    store.ForEach([&](bool present, uint32_t bits, uint32_t index) {
       if (emitter.Offer(present, bits, index)) won(index);
     });
     return;
@@ -117,30 +117,31 @@ MSTOPK_DEVICE void EmitWinners(const Plan& plan, const Again& again, const Thres
   }
 }
 
-// The top k of x.
-template <typename Bits, typename Index>
-MSTOPK_DEVICE void SelectKernel(const Plan& plan, const VectorSource<Bits>& x, Bits* values,
-                                Index* indices) {
+// The top k of x; candidates wait in `store` (pages.h, on_chip.h).
+template <typename Store, typename Bits, typename Index>
+MSTOPK_DEVICE void SelectKernel(const Plan& plan, const Store& store, const VectorSource<Bits>& x,
+                                Bits* values, Index* indices) {
   Shared& shared = *reinterpret_cast<Shared*>(SharedMemory());
-  const Threshold threshold = FindThreshold(plan, x, x, shared);
-  CountWinners<Bits>(plan, threshold);
+  const Threshold threshold = FindThreshold(plan, store, x, x, shared);
+  CountWinners<Bits>(plan, store, threshold);
   GridSync();
-  EmitWinners(plan, x, threshold, values, indices, shared, [](uint32_t) {});
+  EmitWinners(plan, store, x, threshold, values, indices, shared, [](uint32_t) {});
 }
 
 // acc = residual + grad, its top k, and the new residual; see ../error_feedback.h.
-template <typename Format, typename Index>
-MSTOPK_DEVICE void ErrorFeedbackKernel(const Plan& plan, const SumSource<Format>& sum,
-                                       uint32_t* values, Index* indices, bool* all_finite) {
+template <typename Store, typename Format, typename Index>
+MSTOPK_DEVICE void ErrorFeedbackKernel(const Plan& plan, const Store& store,
+                                       const SumSource<Format>& sum, uint32_t* values,
+                                       Index* indices, bool* all_finite) {
   Shared& shared = *reinterpret_cast<Shared*>(SharedMemory());
   const VectorSource<uint32_t> acc = {sum.sum, sum.aligned};
-  const Threshold threshold = FindThreshold(plan, sum, acc, shared);
-  CountWinners<uint32_t>(plan, threshold);
+  const Threshold threshold = FindThreshold(plan, store, sum, acc, shared);
+  CountWinners<uint32_t>(plan, store, threshold);
   GridSync();
   const bool finite = LoadShared(&plan.state->non_finite) == 0;
   if (GlobalWarp() == 0 && Lane() == 0) *all_finite = finite;
   if (plan.k > 0) {
-    EmitWinners(plan, acc, threshold, values, indices, shared, [&](uint32_t index) {
+    EmitWinners(plan, store, acc, threshold, values, indices, shared, [&](uint32_t index) {
       if (finite) sum.sum[index] = 0;
     });
   }

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "custom_ops/mstopk/gpu/emit.h"
+#include "custom_ops/mstopk/gpu/on_chip.h"
+#include "custom_ops/mstopk/gpu/pages.h"
 #include "custom_ops/mstopk/gpu/plan.h"
 #include "custom_ops/mstopk/reference.h"
 #include "custom_ops/mstopk/test_inputs.h"
@@ -21,18 +23,22 @@ namespace {
 
 constexpr uint32_t kBlocks = 3;
 constexpr uint32_t kThreads = 64;
+constexpr uint32_t kWarps = kThreads / kWarpSize;
 
 // A workspace filled with garbage but for the state, as on a GPU.
 class Workspace {
  public:
-  Workspace(uint32_t n, uint32_t k) {
+  Workspace(uint32_t n, uint32_t k, bool on_chip) {
     size_t bytes = 0;
-    MakePlan(n, k, kBlocks, kThreads / 32, nullptr, &bytes);
+    MakePlan(n, k, kBlocks, kWarps, on_chip, nullptr, &bytes);
     memory_.assign(bytes / 16 + 1, Quad{{0xabababab, 0xabababab, 0xabababab, 0xabababab}});
-    plan_ = MakePlan(n, k, kBlocks, kThreads / 32, reinterpret_cast<char*>(memory_.data()), &bytes);
+    char* const memory = reinterpret_cast<char*>(memory_.data());
+    plan_ = MakePlan(n, k, kBlocks, kWarps, on_chip, memory, &bytes);
     std::memset(static_cast<void*>(plan_.state), 0, sizeof(State));
+    shared_words_ = kSharedWords + (on_chip ? kWarps * plan_.chunk : 0);
   }
   const Plan& plan() const { return plan_; }
+  uint32_t shared_words() const { return shared_words_; }
   // Passes over the input or the candidates that counted anything.
   int Rounds() const {
     int rounds = 0;
@@ -46,6 +52,7 @@ class Workspace {
  private:
   std::vector<Quad> memory_;
   Plan plan_;
+  uint32_t shared_words_;
 };
 
 // A 16-byte aligned copy, with `offset` elements before it.
@@ -59,21 +66,30 @@ struct Aligned {
   Bits* data;
 };
 
+template <typename Store, typename Bits>
+void ExpectSelectsFrom(const std::vector<Bits>& x, uint32_t k, uint64_t seed,
+                       const std::string& name, bool aligned) {
+  constexpr bool kOnChip = std::is_same_v<Store, OnChip>;
+  const Aligned<Bits> copy(x, aligned ? 0 : 1);
+  const VectorSource<Bits> source = {copy.data, aligned};
+  Workspace workspace(x.size(), k, kOnChip);
+  std::vector<Bits> values(k);
+  std::vector<int64_t> indices(k, -1);
+  Emulator::Launch(kBlocks, kThreads, workspace.shared_words(), seed, [&] {
+    SelectKernel(workspace.plan(), Store{workspace.plan()}, source, values.data(), indices.data());
+  });
+  const std::vector<int64_t> expected = ReferenceTopK(x, k);
+  ASSERT_EQ(indices, expected) << name << (kOnChip ? ", on the chip," : "") << " n=" << x.size()
+                               << " k=" << k << " seed " << seed;
+  for (uint32_t i = 0; i < k; ++i) ASSERT_EQ(values[i], x[expected[i]]);
+  EXPECT_LE(workspace.Rounds(), kOnChip ? 3 : 7);
+}
+
 template <typename Bits>
 void ExpectSelects(const std::vector<Bits>& x, uint32_t k, uint64_t seed, const std::string& name,
                    bool aligned = true) {
-  const Aligned<Bits> copy(x, aligned ? 0 : 1);
-  Workspace workspace(x.size(), k);
-  std::vector<Bits> values(k);
-  std::vector<int64_t> indices(k, -1);
-  Emulator::Launch(kBlocks, kThreads, kSharedWords, seed, [&] {
-    SelectKernel<Bits, int64_t>(workspace.plan(), {copy.data, aligned}, values.data(),
-                                indices.data());
-  });
-  const std::vector<int64_t> expected = ReferenceTopK(x, k);
-  ASSERT_EQ(indices, expected) << name << " n=" << x.size() << " k=" << k << " seed " << seed;
-  for (uint32_t i = 0; i < k; ++i) ASSERT_EQ(values[i], x[expected[i]]);
-  EXPECT_LE(workspace.Rounds(), 7);
+  ExpectSelectsFrom<Pages>(x, k, seed, name, aligned);
+  ExpectSelectsFrom<OnChip>(x, k, seed, name, aligned);
 }
 
 TEST(GpuSelectTest, MatchesAFullSort) {
@@ -113,7 +129,7 @@ struct Misleading {
 // Vectors of which a selection of k samples what is unlike the rest.
 std::vector<Misleading> MisleadingInputs(uint32_t n, uint32_t k, std::mt19937_64& random) {
   std::vector<bool> sampled(n);
-  const uint32_t pieces = Workspace(n, k).plan().samples / 16;
+  const uint32_t pieces = Workspace(n, k, /*on_chip=*/false).plan().samples / 16;
   for (uint32_t p = 0; p < pieces; ++p) {  // as TakeSample chooses them
     const uint32_t begin = uint64_t{p} * n / pieces;
     const uint32_t end = (uint64_t{p} + 1) * n / pieces;
@@ -144,10 +160,10 @@ TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
   }
 }
 
-template <typename Format>
-void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
-                         const std::vector<uint32_t>& residual, uint32_t k, const std::string& name,
-                         bool aligned = true) {
+template <typename Store, typename Format>
+void ExpectErrorFeedbackFrom(const std::vector<typename Format::Bits>& grad,
+                             const std::vector<uint32_t>& residual, uint32_t k,
+                             const std::string& name, bool aligned) {
   const uint32_t n = grad.size();
   std::vector<uint32_t> acc(n);
   bool finite = true;
@@ -160,14 +176,14 @@ void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
   const Aligned<typename Format::Bits> grad_copy(grad, offset);
   const Aligned<uint32_t> residual_copy(residual, offset);
   const Aligned<uint32_t> sum(std::vector<uint32_t>(n, 0xabababab), offset);
-  Workspace workspace(n, k);
+  const SumSource<Format> source = {grad_copy.data, residual_copy.data, sum.data, aligned};
+  Workspace workspace(n, k, std::is_same_v<Store, OnChip>);
   std::vector<uint32_t> values(k);
   std::vector<int64_t> indices(k, -1);
   bool all_finite = !finite;
-  Emulator::Launch(kBlocks, kThreads, kSharedWords, n + k, [&] {
-    ErrorFeedbackKernel<Format, int64_t>(workspace.plan(),
-                                         {grad_copy.data, residual_copy.data, sum.data, aligned},
-                                         values.data(), indices.data(), &all_finite);
+  Emulator::Launch(kBlocks, kThreads, workspace.shared_words(), n + k, [&] {
+    ErrorFeedbackKernel(workspace.plan(), Store{workspace.plan()}, source, values.data(),
+                        indices.data(), &all_finite);
   });
   ASSERT_EQ(all_finite, finite) << name;
   ASSERT_EQ(indices, ReferenceTopK(acc, k)) << name << " n=" << n << " k=" << k;
@@ -177,6 +193,14 @@ void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
   }
   const std::vector<uint32_t> kept(sum.data, sum.data + n);
   ASSERT_EQ(kept, finite ? acc : residual) << name << " n=" << n << " k=" << k;
+}
+
+template <typename Format>
+void ExpectErrorFeedback(const std::vector<typename Format::Bits>& grad,
+                         const std::vector<uint32_t>& residual, uint32_t k, const std::string& name,
+                         bool aligned = true) {
+  ExpectErrorFeedbackFrom<Pages, Format>(grad, residual, k, name, aligned);
+  ExpectErrorFeedbackFrom<OnChip, Format>(grad, residual, k, name + ", on the chip", aligned);
 }
 
 TEST(GpuErrorFeedbackTest, WinnersAndResidualAddUpToTheSum) {

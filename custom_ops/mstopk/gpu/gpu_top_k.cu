@@ -5,41 +5,99 @@
 #include <algorithm>
 
 #include "custom_ops/mstopk/gpu/emit.h"
+#include "custom_ops/mstopk/gpu/on_chip.h"
+#include "custom_ops/mstopk/gpu/pages.h"
 #include "custom_ops/mstopk/gpu/plan.h"
 
 namespace mstopk {
 namespace gpu {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kBlocksPerMultiprocessor = 2;  // 32 warps, each with 2 KB of loads in flight
-constexpr uint32_t kMinChunk = 1024;         // elements per warp from which on another warp pays
+// Long vectors: 32 warps per multiprocessor, each with 2 KB of loads in flight.
+struct Streamed {
+  using Store = Pages;
+  static constexpr bool kOnChip = false;
+  static constexpr int kThreads = 512;
+  static constexpr int kBlocksPerMultiprocessor = 2;
+  static constexpr uint32_t kMinChunk = 1024;  // elements per warp from which on another warp pays
+};
 
-template <typename Bits, typename Index>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+// Short ones: a block has all shared memory of its multiprocessor, where the elements stay.
+struct Resident {
+  using Store = OnChip;
+  static constexpr bool kOnChip = true;
+  static constexpr int kThreads = 1024;
+  static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr uint32_t kMinChunk = kRowElements;
+  // An estimate: beyond, counting every element takes longer than to sample and to stream.
+  static constexpr int64_t kMaxElements = 1 << 21;
+};
+
+template <typename Way>
+constexpr uint32_t kWarps = Way::kThreads / kWarpSize;
+
+template <typename Way, typename Bits, typename Index>
+__global__ void __launch_bounds__(Way::kThreads, Way::kBlocksPerMultiprocessor)
     TopKEntry(const __grid_constant__ Plan plan, VectorSource<Bits> x, Bits* values,
               Index* indices) {
-  SelectKernel(plan, x, values, indices);
+  SelectKernel(plan, typename Way::Store{plan}, x, values, indices);
 }
 
-template <typename Format, typename Index>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+template <typename Way, typename Format, typename Index>
+__global__ void __launch_bounds__(Way::kThreads, Way::kBlocksPerMultiprocessor)
     ErrorFeedbackEntry(const __grid_constant__ Plan plan, SumSource<Format> sum, uint32_t* values,
                        Index* indices, bool* all_finite) {
-  ErrorFeedbackKernel(plan, sum, values, indices, all_finite);
+  ErrorFeedbackKernel(plan, typename Way::Store{plan}, sum, values, indices, all_finite);
 }
 
 bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(void (*kernel)(Parameters...), uint32_t blocks, cudaStream_t stream,
-                   const Plan& plan, Arguments... arguments) {
+template <typename Way>
+size_t SharedBytes(uint32_t chunk) {
+  return sizeof(Shared) + (Way::kOnChip ? size_t{kWarps<Way>} * chunk * sizeof(uint32_t) : 0);
+}
+
+// How many blocks of a way the device holds at once, of either kernel, with chunks of `chunk`.
+template <typename Way, typename Format, typename Index>
+cudaError_t CountBlocks(int multiprocessors, uint32_t chunk, uint32_t* blocks) {
+  const void* const kernels[] = {
+      reinterpret_cast<const void*>(TopKEntry<Way, typename Format::Bits, Index>),
+      reinterpret_cast<const void*>(ErrorFeedbackEntry<Way, Format, Index>),
+  };
+  const size_t bytes = SharedBytes<Way>(chunk);
+  *blocks = ~0u;
+  for (const void* kernel : kernels) {
+    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(bytes));
+    int per_multiprocessor = 0;
+    if (status == cudaSuccess) {
+      status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
+                                                             Way::kThreads, bytes);
+    }
+    if (status != cudaSuccess) return status;
+    *blocks = std::min<uint32_t>(*blocks, per_multiprocessor * multiprocessors);
+  }
+  return cudaSuccess;
+}
+
+template <typename Way>
+Plan PlanFor(int64_t n, int64_t k, uint32_t max_blocks, void* workspace, size_t* bytes) {
+  constexpr int64_t kPerBlock = int64_t{kWarps<Way>} * Way::kMinChunk;
+  const int64_t blocks = std::min<int64_t>(max_blocks, (n + kPerBlock - 1) / kPerBlock);
+  return MakePlan(static_cast<uint32_t>(n), static_cast<uint32_t>(k), blocks, kWarps<Way>,
+                  Way::kOnChip, static_cast<char*>(workspace), bytes);
+}
+
+template <typename Way, typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), cudaStream_t stream, const Plan& plan,
+                   Arguments... arguments) {
   const cudaError_t cleared = cudaMemsetAsync(plan.state, 0, sizeof(State), stream);
   if (cleared != cudaSuccess) return cleared;
   Plan by_value = plan;
   void* pointers[] = {&by_value, &arguments...};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(blocks),
-                                     dim3(kThreads), pointers, sizeof(Shared), stream);
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
+                                     dim3(plan.warps / kWarps<Way>), dim3(Way::kThreads), pointers,
+                                     SharedBytes<Way>(plan.chunk), stream);
 }
 
 }  // namespace
@@ -47,46 +105,50 @@ cudaError_t Launch(void (*kernel)(Parameters...), uint32_t blocks, cudaStream_t 
 template <typename Format, typename Index>
 GpuTopK<Format, Index>::GpuTopK(int device) {
   int multiprocessors = 0;
+  int shared_bytes = 0;  // that a block may have
   status_ = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  const void* const kernels[] = {
-      reinterpret_cast<const void*>(TopKEntry<Bits, Index>),
-      reinterpret_cast<const void*>(ErrorFeedbackEntry<Format, Index>),
-  };
-  max_blocks_ = ~0u;
-  for (const void* kernel : kernels) {
-    int per_multiprocessor = 0;
-    if (status_ == cudaSuccess) {
-      status_ = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kThreads,
-                                                              sizeof(Shared));
-    }
-    max_blocks_ = std::min<uint32_t>(max_blocks_, per_multiprocessor * multiprocessors);
-  }
-  if (status_ == cudaSuccess && max_blocks_ == 0) status_ = cudaErrorLaunchOutOfResources;
+  if (status_ != cudaSuccess) return;
+  status_ = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (status_ != cudaSuccess) return;
+  status_ = CountBlocks<Streamed, Format, Index>(multiprocessors, 0, &streamed_blocks_);
+  if (status_ == cudaSuccess && streamed_blocks_ == 0) status_ = cudaErrorLaunchOutOfResources;
+  if (status_ != cudaSuccess) return;
+  const size_t rows = (shared_bytes - sizeof(Shared)) /
+                      (sizeof(uint32_t) * kWarps<Resident> * kRowElements);
+  const uint32_t chunk = static_cast<uint32_t>(rows) * kRowElements;
+  status_ = CountBlocks<Resident, Format, Index>(multiprocessors, chunk, &resident_blocks_);
+  resident_elements_ = std::min(Resident::kMaxElements,
+                                int64_t{resident_blocks_} * kWarps<Resident> * chunk);
 }
 
+// fn(way, how many blocks of it there may be), for n elements.
 template <typename Format, typename Index>
-uint32_t GpuTopK<Format, Index>::Blocks(int64_t n) const {
-  constexpr int64_t kPerBlock = int64_t{kThreads / 32} * kMinChunk;
-  return static_cast<uint32_t>(std::min<int64_t>(max_blocks_, (n + kPerBlock - 1) / kPerBlock));
+template <typename Fn>
+auto GpuTopK<Format, Index>::ByTheWay(int64_t n, Fn fn) const {
+  return n <= resident_elements_ ? fn(Resident{}, resident_blocks_)
+                                 : fn(Streamed{}, streamed_blocks_);
 }
 
 template <typename Format, typename Index>
 size_t GpuTopK<Format, Index>::WorkspaceBytes(int64_t n, int64_t k) const {
-  size_t bytes = 0;
-  MakePlan(static_cast<uint32_t>(n), static_cast<uint32_t>(k), Blocks(n), kThreads / 32, nullptr,
-           &bytes);
-  return bytes;
+  return ByTheWay(n, [&](auto way, uint32_t blocks) {
+    size_t bytes = 0;
+    PlanFor<decltype(way)>(n, k, blocks, nullptr, &bytes);
+    return bytes;
+  });
 }
 
 template <typename Format, typename Index>
 cudaError_t GpuTopK<Format, Index>::Select(const Bits* x, int64_t n, int64_t k, void* workspace,
                                            Bits* values, Index* indices,
                                            cudaStream_t stream) const {
-  size_t bytes = 0;
-  const Plan plan = MakePlan(static_cast<uint32_t>(n), static_cast<uint32_t>(k), Blocks(n),
-                             kThreads / 32, static_cast<char*>(workspace), &bytes);
   const VectorSource<Bits> source = {x, IsAligned(x)};
-  return Launch(TopKEntry<Bits, Index>, Blocks(n), stream, plan, source, values, indices);
+  return ByTheWay(n, [&](auto way, uint32_t blocks) {
+    using Way = decltype(way);
+    size_t bytes = 0;
+    const Plan plan = PlanFor<Way>(n, k, blocks, workspace, &bytes);
+    return Launch<Way>(TopKEntry<Way, Bits, Index>, stream, plan, source, values, indices);
+  });
 }
 
 template <typename Format, typename Index>
@@ -95,13 +157,15 @@ cudaError_t GpuTopK<Format, Index>::ErrorFeedback(const Bits* grad, const uint32
                                                   uint32_t* new_residual, uint32_t* values,
                                                   Index* indices, bool* all_finite,
                                                   cudaStream_t stream) const {
-  size_t bytes = 0;
-  const Plan plan = MakePlan(static_cast<uint32_t>(n), static_cast<uint32_t>(k), Blocks(n),
-                             kThreads / 32, static_cast<char*>(workspace), &bytes);
   const bool aligned = IsAligned(grad) && IsAligned(residual) && IsAligned(new_residual);
   const SumSource<Format> sum = {grad, residual, new_residual, aligned};
-  return Launch(ErrorFeedbackEntry<Format, Index>, Blocks(n), stream, plan, sum, values, indices,
-                all_finite);
+  return ByTheWay(n, [&](auto way, uint32_t blocks) {
+    using Way = decltype(way);
+    size_t bytes = 0;
+    const Plan plan = PlanFor<Way>(n, k, blocks, workspace, &bytes);
+    return Launch<Way>(ErrorFeedbackEntry<Way, Format, Index>, stream, plan, sum, values, indices,
+                       all_finite);
+  });
 }
 
 template class GpuTopK<Float32, int32_t>;

@@ -1,11 +1,13 @@
 // MSTopK on a CUDA device: pointers and a stream, no TensorFlow.
 //
 // One cooperative launch does it all: sample, one streaming pass that appends candidates to pages,
-// histogram rounds among them for the exact k-th key, and the winners in index order. Results equal
-// the CPU's (../mstopk.h, ../error_feedback.h) in every bit. No host synchronisation.
+// histogram rounds among them for the exact k-th key, and the winners in index order. Short vectors
+// stay on the chip whole, in shared memory, and are not sampled. Results equal the CPU's (../mstopk.h,
+// ../error_feedback.h) in every bit. No host synchronisation.
 //
-// Reads of the input: one, plus the chunks that ties must be found in, on all but misleading
-// samples. Each misleading digit of the keys costs one more; at most 5 passes in all.
+// Reads of the input: one of short vectors; of long ones one, plus the chunks that ties must be found
+// in, on all but misleading samples. Each misleading digit of the keys costs one more; at most 5
+// passes in all.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_GPU_TOP_K_H_
 #define CUSTOM_OPS_MSTOPK_GPU_GPU_TOP_K_H_
@@ -45,10 +47,14 @@ class GpuTopK {
                             Index* indices, bool* all_finite, cudaStream_t stream) const;
 
  private:
-  uint32_t Blocks(int64_t n) const;
+  template <typename Fn>
+  auto ByTheWay(int64_t n, Fn fn) const;
 
   cudaError_t status_;
-  uint32_t max_blocks_ = 0;  // that are on the device together: blocks wait for each other
+  // Blocks that are on the device together, for they wait for each other: by either way.
+  uint32_t streamed_blocks_ = 0;
+  uint32_t resident_blocks_ = 0;
+  int64_t resident_elements_ = 0;  // that stay on the chip, at most
 };
 
 }  // namespace gpu

@@ -40,7 +40,7 @@ struct Plan {
   uint32_t samples;      // elements looked at beforehand; 0: admit everything
   uint32_t sample_rank;  // the floor is the sample's key of this rank
   uint32_t tie_limit;    // ties in the sample from which on ties are counted, not stored
-  uint32_t page_count;
+  uint32_t page_count;   // 0 where all elements stay on the chip
 
   State* state;
   uint32_t* sample;
@@ -54,11 +54,11 @@ struct Plan {
 };
 
 // Lays out a selection of k of n elements (0 < n < 2^32) on a grid of `blocks` x `block_warps`
-// warps. Pointers are offsets from `workspace`; *bytes becomes the size of the workspace. Call it
-// first with workspace == nullptr to learn the size. The first sizeof(State) bytes must be zero at
-// the launch.
-inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_warps, char* workspace,
-                     size_t* bytes) {
+// warps; with `on_chip` a block keeps block_warps * chunk elements in shared memory. Pointers are
+// offsets from `workspace`; *bytes becomes the size of the workspace. Call it first with workspace ==
+// nullptr to learn the size. The first sizeof(State) bytes must be zero at the launch.
+inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_warps, bool on_chip,
+                     char* workspace, size_t* bytes) {
   constexpr uint32_t kShortest = 1 << 14;  // below this everything is admitted
   Plan plan = {};
   plan.n = n;
@@ -67,14 +67,16 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
   const uint32_t share = n / plan.warps + (n % plan.warps != 0);
   plan.chunk = (share / kRowElements + (share % kRowElements != 0)) * kRowElements;
 
-  const uint32_t samples = std::min(std::max(n / 256, 1u << 12), 1u << 14);
-  const double mean = static_cast<double>(k) * samples / n;
-  plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
-  plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
-  plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
+  if (!on_chip) {
+    const uint32_t samples = std::min(std::max(n / 256, 1u << 12), 1u << 14);
+    const double mean = static_cast<double>(k) * samples / n;
+    plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
+    plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
+    plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
 
-  const uint64_t limit = plan.samples == 0 ? n : std::min<uint64_t>(n, 4ull * k + n / 64);
-  plan.page_count = static_cast<uint32_t>(limit / kPageSlots) + plan.warps + 1;
+    const uint64_t limit = plan.samples == 0 ? n : std::min<uint64_t>(n, 4ull * k + n / 64);
+    plan.page_count = static_cast<uint32_t>(limit / kPageSlots) + plan.warps + 1;
+  }
 
   size_t used = 0;
   const auto reserve = [&](auto*& pointer, size_t count) {
@@ -82,12 +84,12 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
     used += (count * sizeof(*pointer) + 255) / 256 * 256;
   };
   reserve(plan.state, 1);
-  reserve(plan.sample, samples);
+  reserve(plan.sample, plan.samples);
   reserve(plan.page_bits, size_t{plan.page_count} * kPageSlots);
   reserve(plan.page_index, size_t{plan.page_count} * kPageSlots);
   reserve(plan.page_next, plan.page_count);
-  reserve(plan.warp_first, plan.warps);
-  reserve(plan.warp_count, plan.warps);
+  reserve(plan.warp_first, on_chip ? 0 : plan.warps);
+  reserve(plan.warp_count, on_chip ? 0 : plan.warps);
   reserve(plan.warp_above, plan.warps);
   reserve(plan.warp_ties, plan.warps);
   *bytes = used;

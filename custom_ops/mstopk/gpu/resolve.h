@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "custom_ops/mstopk/gpu/chunk.h"
 #include "custom_ops/mstopk/gpu/device.h"
 #include "custom_ops/mstopk/gpu/plan.h"
 #include "custom_ops/mstopk/gpu/stream.h"
@@ -142,9 +143,9 @@ struct Threshold {
 };
 
 // Narrows the crossing bin down to one key, in rounds over the candidates.
-template <typename Bits>
-MSTOPK_DEVICE Threshold ResolveAmongCandidates(const Plan& plan, Rule rule, uint32_t round,
-                                               Shared& shared) {
+template <typename Bits, typename Store>
+MSTOPK_DEVICE Threshold ResolveAmongCandidates(const Plan& plan, const Store& store, Rule rule,
+                                               uint32_t round, Shared& shared) {
   Crossing crossing = FindCrossing(shared, plan.k);
   for (;;) {
     rule.floor += crossing.bin << rule.shift;
@@ -153,7 +154,7 @@ MSTOPK_DEVICE Threshold ResolveAmongCandidates(const Plan& plan, Rule rule, uint
     rule.shift = CoveringShift(0, width);
     BlockSync();
     ClearHistogram(shared.histogram);
-    ForEachCandidate(plan, [&](bool present, uint32_t bits, uint32_t) {
+    store.ForEach([&](bool present, uint32_t bits, uint32_t) {
       const uint32_t offset = KeyOf(static_cast<Bits>(bits)) - rule.floor;
       if (present && offset <= width) AtomicAdd(&shared.histogram[offset >> rule.shift], 1);
     });
@@ -165,15 +166,15 @@ MSTOPK_DEVICE Threshold ResolveAmongCandidates(const Plan& plan, Rule rule, uint
   }
 }
 
-// Streams until the candidates fit their pages, then finds the k-th key. `source` is read by the
+// Streams until the candidates fit the store, then finds the k-th key. `source` is read by the
 // first pass, `again` by the others: one pass on all but misleading samples.
-template <typename Source, typename Again>
-MSTOPK_DEVICE Threshold FindThreshold(const Plan& plan, const Source& source, const Again& again,
-                                      Shared& shared) {
+template <typename Store, typename Source, typename Again>
+MSTOPK_DEVICE Threshold FindThreshold(const Plan& plan, const Store& store, const Source& source,
+                                      const Again& again, Shared& shared) {
   using Bits = typename Source::Bits;
   constexpr uint32_t max_key = KeyTraits<Bits>::kMax;
   Rule rule = FirstRule(plan, source, shared);
-  StreamPass(plan, source, rule, plan.state->rounds[0], shared.histogram);
+  StreamPass(plan, store, source, rule, plan.state->rounds[0], shared.histogram);
   GridSync();
   if (plan.k == 0) return {max_key + 1, 0, false};
 
@@ -187,7 +188,7 @@ MSTOPK_DEVICE Threshold FindThreshold(const Plan& plan, const Source& source, co
     if (total < plan.k) {  // the floor was too high: look at all keys
       rule = {0, CoveringShift(0, max_key), false, false};
     } else if (rule.collect && LoadShared(&counts.overflow) == 0) {
-      return ResolveAmongCandidates<Bits>(plan, rule, round, shared);
+      return ResolveAmongCandidates<Bits>(plan, store, rule, round, shared);
     } else {  // too low: the histogram says how much
       const uint32_t bin_start = rule.floor + (FindCrossing(shared, plan.k).bin << rule.shift);
       if (rule.shift == 0) {  // the bin is one key: its elements all tie
@@ -196,7 +197,7 @@ MSTOPK_DEVICE Threshold FindThreshold(const Plan& plan, const Source& source, co
         rule = {bin_start, CoveringShift(0, (2u << rule.shift) - 1), true, false};
       }
     }
-    StreamPass(plan, again, rule, plan.state->rounds[++round], shared.histogram);
+    StreamPass(plan, store, again, rule, plan.state->rounds[++round], shared.histogram);
     GridSync();
   }
 }

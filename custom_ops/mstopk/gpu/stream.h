@@ -1,14 +1,14 @@
-// One pass over the input: each warp reads its chunk and appends candidates to its chain of pages.
+// One pass over the input: each warp reads its chunk, and stores and counts candidates.
 //
-// Positions come from ballots, so there is no atomic operation per element: one in global memory
-// per page of 256 candidates, and one in shared memory per candidate, for the block's histogram, whose
-// bins are added to the others' at the end.
+// An atomic operation in shared memory per candidate, for the block's histogram, whose bins are added to
+// the others' at the end.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_STREAM_H_
 #define CUSTOM_OPS_MSTOPK_GPU_STREAM_H_
 
 #include <cstdint>
 
+#include "custom_ops/mstopk/gpu/chunk.h"
 #include "custom_ops/mstopk/gpu/device.h"
 #include "custom_ops/mstopk/gpu/plan.h"
 #include "custom_ops/mstopk/gpu/source.h"
@@ -33,8 +33,6 @@ MSTOPK_DEVICE uint32_t CoveringShift(uint32_t floor, uint32_t max_key) {
   return shift;
 }
 
-MSTOPK_DEVICE uint32_t GlobalWarp() { return BlockIndex() * BlockWarps() + WarpInBlock(); }
-
 MSTOPK_DEVICE void ClearHistogram(uint32_t* histogram) {
   for (uint32_t bin = ThreadIndex(); bin < kBins; bin += BlockThreads()) histogram[bin] = 0;
   BlockSync();
@@ -48,80 +46,21 @@ MSTOPK_DEVICE void FlushHistogram(const uint32_t* histogram, uint32_t* total) {
   }
 }
 
-// The chain of pages of one warp; every lane holds the same values.
-struct Chain {
-  const Plan& plan;
-  Round& round;
-  bool open;           // false once pages ran out, or if nothing is to be stored
-  uint32_t count = 0;  // candidates
-  uint32_t pages = 0;  // in the chain
-  uint32_t page = 0;   // the last of them
-
-  // Makes room for `added` <= kPageSlots candidates. Returns the page before the new one.
-  MSTOPK_DEVICE uint32_t Grow(uint32_t added) {
-    const uint32_t previous = page;
-    if (count + added <= pages * kPageSlots) return previous;
-    uint32_t fresh = Lane() == 0 ? AtomicAdd(&round.pages, 1) : 0;
-    fresh = Broadcast(fresh, 0);
-    if (fresh >= plan.page_count) {
-      open = false;
-      if (Lane() == 0) round.overflow = 1;
-      return previous;
-    }
-    if (Lane() == 0) {
-      if (pages == 0) {
-        plan.warp_first[GlobalWarp()] = fresh;
-      } else {
-        plan.page_next[previous] = fresh;
-      }
-    }
-    page = fresh;
-    ++pages;
-    return previous;
-  }
-
-  // Stores the elements of this lane that `hits` marks; elements are in lane order, then bit order.
-  template <int kPerLane>
-  MSTOPK_DEVICE void Append(uint32_t hits, const uint32_t (&bits)[kPerLane], uint32_t first) {
-    uint32_t before = 0;
-    uint32_t added = 0;
-    MSTOPK_UNROLL
-    for (int i = 0; i < kPerLane; ++i) {
-      const uint32_t mask = Ballot(hits >> i & 1);
-      before += PopCount(mask & LanesBelow());
-      added += PopCount(mask);
-    }
-    const uint32_t previous = Grow(added);
-    if (!open) return;
-    uint32_t slot = count + before;
-    MSTOPK_UNROLL
-    for (int i = 0; i < kPerLane; ++i) {
-      if ((hits >> i & 1) == 0) continue;
-      const uint64_t where = slot / kPageSlots + 1 == pages ? page : previous;
-      plan.page_bits[where * kPageSlots + slot % kPageSlots] = bits[i];
-      plan.page_index[where * kPageSlots + slot % kPageSlots] = first + i;
-      ++slot;
-    }
-    count += added;
-  }
-};
-
-// `histogram` is the block's, in shared memory.
-template <typename Source>
-MSTOPK_DEVICE void StreamPass(const Plan& plan, Source source, const Rule& rule, Round& round,
-                              uint32_t* histogram) {
+// `store` takes the candidates (pages.h, on_chip.h); `histogram` is the block's, in shared memory.
+template <typename Store, typename Source>
+MSTOPK_DEVICE void StreamPass(const Plan& plan, const Store& store, Source source, const Rule& rule,
+                              Round& round, uint32_t* histogram) {
   constexpr int kPerLane = Source::kPerLane;
   constexpr uint32_t kRow = kPerLane * kWarpSize;
   // In flight per lane, to hide the latency of memory; more than 128 bytes would not fit the registers.
   constexpr int kRowsAtOnce = sizeof(typename Source::Fetched) <= 32 ? 4 : 2;
   static_assert(kRow <= kPageSlots && kRowElements % kRow == 0, "a row fits a page and a chunk");
-  const uint32_t warp = GlobalWarp();
-  const uint64_t chunk_begin = uint64_t{warp} * plan.chunk;
-  const uint32_t begin = chunk_begin < plan.n ? static_cast<uint32_t>(chunk_begin) : plan.n;
-  const uint32_t length = plan.n - begin < plan.chunk ? plan.n - begin : plan.chunk;
+  const Chunk chunk = ChunkOfWarp(plan);
+  const uint32_t begin = chunk.begin;
+  const uint32_t length = chunk.length;
 
   ClearHistogram(histogram);
-  Chain chain = {plan, round, rule.collect};
+  auto open = store.Open(round, rule.collect);
   uint32_t ties = 0;
   const auto take = [&](const uint32_t(&bits)[kPerLane], uint32_t first, uint32_t valid) {
     uint32_t hits = 0;
@@ -135,7 +74,7 @@ MSTOPK_DEVICE void StreamPass(const Plan& plan, Source source, const Rule& rule,
       const uint32_t bin = (key - rule.floor) >> rule.shift;
       AtomicAdd(&histogram[bin < kBins ? bin : kBins - 1], 1);
     }
-    if (chain.open && Ballot(hits != 0) != 0) chain.Append(hits, bits, first);
+    if (open.takes && Ballot(hits != 0) != 0) open.Append(hits, bits, first);
   };
 
   uint32_t done = 0;
@@ -166,26 +105,13 @@ MSTOPK_DEVICE void StreamPass(const Plan& plan, Source source, const Rule& rule,
 
   ties = WarpSum(ties);
   const bool non_finite = Ballot(source.FoundNonFinite()) != 0;
+  open.Close();
   if (Lane() == 0) {
-    plan.warp_count[warp] = chain.count;
-    plan.warp_ties[warp] = ties;
+    plan.warp_ties[GlobalWarp()] = ties;
     if (ties != 0) AtomicAdd(&round.ties, ties);
     if (non_finite) plan.state->non_finite = 1;
   }
   FlushHistogram(histogram, round.histogram);
-}
-
-// Calls visit(present, bits, index) for the candidates of this warp, one per lane at a time.
-template <typename Visit>
-MSTOPK_DEVICE void ForEachCandidate(const Plan& plan, Visit visit) {
-  const uint32_t count = plan.warp_count[GlobalWarp()];
-  uint32_t page = plan.warp_first[GlobalWarp()];
-  for (uint32_t done = 0; done < count; done += kWarpSize) {
-    if (done != 0 && done % kPageSlots == 0) page = plan.page_next[page];
-    const bool present = done + Lane() < count;
-    const uint64_t slot = uint64_t{page} * kPageSlots + done % kPageSlots + Lane();
-    visit(present, present ? plan.page_bits[slot] : 0, present ? plan.page_index[slot] : 0);
-  }
 }
 
 }  // namespace gpu
