@@ -83,6 +83,12 @@ def test_replacing(shape, many):
         np.testing.assert_array_equal(replace(tf.constant(rows), indices, values), expected)
 
 
+@pytest.mark.parametrize("replace", [custom_ops.replace_entries, wrapper._replace_by_tensorflow])
+def test_one_value_may_come_twice(replace):
+    replaced = replace(tf.ones([1, 4]), tf.constant([[2, 0, 2]]), tf.constant([[5.0, 6.0, 5.0]]))
+    assert replaced.numpy().tolist() == [[6, 1, 5, 1]]
+
+
 def test_what_others_need_is_not_overwritten():
     @tf.function
     def both(x):

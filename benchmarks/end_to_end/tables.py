@@ -204,8 +204,8 @@ def render(results: dict, scheduled: dict | None = None) -> str:
         "without any sums. In the tables of timed steps, each the median of three, *communicating* is the "
         "time in which any collective is under way; those of several buckets overlap each other and "
         "computation. *Updating* is what a step without any sums takes beyond its computation, *selecting* "
-        "what a scheme computes in one sum that sends nothing. Horovod and MultiWorkerMirroredStrategy do "
-        "not say when their collectives run.",
+        "what a sum takes beside its messages, by the calibrated cost model. Horovod and "
+        "MultiWorkerMirroredStrategy do not say when their collectives run.",
         "![samples per second by model and way](speed.svg)",
     ]
     for model, job in jobs.items():

@@ -133,7 +133,7 @@ def main() -> None:
         cost, own = ways[name].communication.cost, calibrations.get(name, links)
         predicted[name] = cost(elements, comm.topology, own).seconds
         free = LinkModel(0, 0, 0, 0, selection=own.selection, selection_start=own.selection_start)
-        computed[name] = cost(elements, comm.topology, free).seconds
+        computed[name] = max(0.0, cost(elements, comm.topology, free).seconds)
     found = {
         "parameters": elements,
         "computation": models.seconds(args.model),

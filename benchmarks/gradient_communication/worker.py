@@ -72,6 +72,7 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     comm.sites.timed = True
     step = tf.function(lambda x: method.step(x))  # traced anew, with the clock
     step(x)
+    method.empty()
     comm.barrier()
     whole, _, found = training.time_collectives(comm, lambda: step(x)[:1].numpy())
     comm.sites.timed = False

@@ -51,7 +51,7 @@ def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | flo
 
     Args:
       rows: float32 [R, n].
-      indices: int32 [R, K], distinct in each row.
+      indices: int32 [R, K], distinct in each row, or with one value.
       values: float32 [R, K], or one for all.
 
     Returns:

@@ -128,8 +128,8 @@ class MessageCommunication(SparseCommunication):
 def unpack_and_add(messages, packing, count, shards=1, n=None, place=None):
     """Adds messages [shards * count, words] into their shards, message by message.
 
-    Indices in a message are distinct, so that the order of additions, and every bit of the result, is the
-    same on every worker and device.
+    Indices in a message are distinct, but those of zeros, so that the order of additions, and every bit of
+    the result, is the same on every worker and device.
 
     Args:
       messages: int32; `count` for each of `shards`.

@@ -31,6 +31,15 @@ INDEX_CODINGS = ("int32", "delta")
 _MAX_ELEMENTS = 2**31 - 1
 
 
+def check_elements(n: int) -> None:
+    """Raises ValueError where `n` elements have no int32 index."""
+    if n > _MAX_ELEMENTS:
+        raise ValueError(
+            f"a vector of n={n} gradient elements does not fit int32 indices (at most {_MAX_ELEMENTS}). "
+            "Split the variable."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Packing:
     """The format of one message.
@@ -58,11 +67,7 @@ class Packing:
     def __post_init__(self):
         if not 1 <= self.k <= self.n:
             raise ValueError(f"k={self.k} of n={self.n} elements; a message holds 1 to n of them.")
-        if self.n > _MAX_ELEMENTS:
-            raise ValueError(
-                f"a vector of n={self.n} gradient elements does not fit int32 indices (at most "
-                f"{_MAX_ELEMENTS}). Split the variable."
-            )
+        check_elements(self.n)
 
     @property
     def words(self) -> int:

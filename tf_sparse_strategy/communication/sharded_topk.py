@@ -5,14 +5,10 @@ import math
 
 import tensorflow as tf
 
-from custom_ops import mstopk, replace_entries
+from custom_ops import mstopk, replace_entries, sum_entries
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.messages import (
-    MessageCommunication,
-    take_out,
-    unpack_and_add,
-)
-from tf_sparse_strategy.communication.packing import Packing
+from tf_sparse_strategy.communication.messages import MessageCommunication, take_out
+from tf_sparse_strategy.communication.packing import Packing, check_elements
 from tf_sparse_strategy.communication.selectors import select
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
@@ -34,9 +30,12 @@ class Dealing:
       n: elements.
       blocks: M.
 
+    Raises:
+      ValueError: the padded vector has no int32 indices.
+
     Example:
       >>> deal = Dealing(5, 2)
-      >>> deal.deal(tf.range(5.0)).numpy()
+      >>> deal.deal(deal.padded(tf.range(5.0))).numpy()
       array([[0., 2., 4.],
              [1., 3., 0.]], dtype=float32)
       >>> deal.place(1, tf.range(2)).numpy()
@@ -45,6 +44,9 @@ class Dealing:
 
     n: int
     blocks: int
+
+    def __post_init__(self):
+        check_elements(self.blocks * self.length)
 
     @property
     def run(self) -> int:
@@ -60,9 +62,8 @@ class Dealing:
         """[n] -> [M length], zeros at the end."""
         return tf.pad(x, [[0, self.blocks * self.length - self.n]])
 
-    def deal(self, x: tf.Tensor) -> tf.Tensor:
-        """[n], or padded already, -> [M, length]."""
-        padded = self.padded(x) if x.shape[0] == self.n else x
+    def deal(self, padded: tf.Tensor) -> tf.Tensor:
+        """[M length] -> [M, length]."""
         runs = tf.reshape(padded, [self.length // self.run, self.blocks, self.run])
         return tf.reshape(tf.transpose(runs, [1, 0, 2]), [self.blocks, self.length])
 
@@ -134,27 +135,30 @@ class ShardedTopK(MessageCommunication):
         dealing, (packing, of_sum) = Dealing(n, holders), self._packings(n, share)
         acc = dealing.padded(x if own is None else x + own)
         blocks = dealing.deal(acc)
-        others = tf.concat([blocks[:here], blocks[here + 1 :]], axis=0)
+        away = [block for block in range(holders) if block != here]
+        others = tf.gather(blocks, away)
         values, indices = select(others, packing.k, self.selector)
         messages = packing.pack(values, indices, all_finite(values))
         splits = [int(holder != here) for holder in range(holders)]
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
-        arrived, finite = unpack_and_add(received, packing, holders - 1)
+        *entries, finite = packing.unpack(received)
+        entries, came = (tf.reshape(part, [1, holders - 1, packing.k]) for part in entries)
+        arrived, sums_finite = sum_entries(entries, came, packing.n)
+        finite = tf.logical_and(finite, sums_finite)
         total = (arrived + blocks[here])[tf.newaxis]
         winners, where = mstopk(total, of_sum.k)
         message = of_sum.pack(winners, where, finite)  # where `total` is not, its winners tell
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
-        every = tf.range(holders)[:, tf.newaxis]
 
         def place(positions):  # zeros that pad the vector are added to its last element, if to any
-            return tf.minimum(dealing.place(every, positions), n - 1)
+            return tf.minimum(dealing.place(tf.range(holders)[:, tf.newaxis], positions), n - 1)
 
         whole, finite = self._spread(gathered, of_sum, holders, share, collectives, n, place)
         if own is None:
             return whole, {}, finite
-        sent = dealing.place(tf.concat([every[:here], every[here + 1 :]], axis=0), indices)
+        # Other blocks keep what was not sent of them, the own one what the winners leave of its sum.
+        sent = dealing.place(tf.constant(away)[:, tf.newaxis], indices)
         kept = take_out(acc[tf.newaxis], tf.reshape(sent, [1, -1]), packing.lost(values))
-        _, came, _ = packing.unpack(received)
         came = tf.reshape(came, [1, -1])  # some from several nodes: the same sum is written again
         kept = replace_entries(kept, dealing.place(here, came), tf.gather(total[0], came))
         kept = take_out(kept, dealing.place(here, where), of_sum.lost(winners))

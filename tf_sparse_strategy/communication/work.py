@@ -14,8 +14,11 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
 
-_ROUNDS = {1 << 14: 21, 1 << 23: 9}  # how often buckets of so many elements are summed
-_WARM_UP = 3  # rounds before these
+# Elements of the buckets that are summed, and how often, after some rounds that do not count.
+_SMALL, _SMALL_ROUNDS = 1 << 14, 21
+_LARGE, _LARGE_ROUNDS = 1 << 23, 9
+_WARM_UP = 3
+_LONG_ENOUGH = 0.5  # seconds of messages in one sum; the large bucket is smaller where they take longer
 _PER_ELEMENT = LinkModel(0.0, 0.0, 0.0, 0.0, selection=1.0)
 _PER_SELECTION = LinkModel(0.0, 0.0, 0.0, 0.0, selection_start=1.0)
 
@@ -53,7 +56,7 @@ def calibrated(links: LinkModel, scheme: Communication, collectives: Collectives
     Buckets of two sizes are summed. What the slowest worker takes longer than `links` predicts is what the
     scheme computes: adding in the node, selecting, packing, adding up what arrives, waiting for workers
     that are not done. A line through both sizes, per selection that the scheme's cost counts; it begins below
-    0 where collectives start sooner than `links` says. Collective.
+    0 where collectives start sooner than `links` says, and does not fall. Some seconds. Collective.
 
     Args:
       links: as measured.
@@ -62,25 +65,30 @@ def calibrated(links: LinkModel, scheme: Communication, collectives: Collectives
     """
     topology = collectives.topology
     alone = dataclasses.replace(links, selection=0.0, selection_start=0.0)
+    selections = scheme.cost(_SMALL, topology, _PER_SELECTION).seconds
+    if not selections:
+        return alone
+
+    def predicted(n):
+        return scheme.cost(n, topology, alone).seconds
+
+    large = _LARGE
+    while predicted(large) > _LONG_ENOUGH and large > 2 * _SMALL:
+        large //= 2
     elements, beside = [], []
-    for n in _ROUNDS:
-        counted = scheme.cost(n, topology, _PER_ELEMENT).seconds
-        if not counted:
-            return alone
-        selections = scheme.cost(n, topology, _PER_SELECTION).seconds
-        rest = _seconds(scheme, n, collectives) - scheme.cost(n, topology, alone).seconds
-        elements.append(counted / selections)
-        beside.append(rest / selections)
+    for n, rounds in ((_SMALL, _SMALL_ROUNDS), (large, _LARGE_ROUNDS)):
+        elements.append(scheme.cost(n, topology, _PER_ELEMENT).seconds / selections)
+        beside.append((_seconds(scheme, n, rounds, collectives) - predicted(n)) / selections)
     slope = max(0.0, (beside[1] - beside[0]) / (elements[1] - elements[0]))
     return dataclasses.replace(links, selection=slope, selection_start=beside[0] - slope * elements[0])
 
 
-def _seconds(scheme: Communication, n: int, collectives: Collectives) -> float:
+def _seconds(scheme: Communication, n: int, rounds: int, collectives: Collectives) -> float:
     """Of a sum of `n` elements, the slowest worker's, in the median of some rounds; the same everywhere."""
     step, variables = step_of(scheme, n, collectives)
     work = tf.function(step)
     x, times = tf.random.stateless_normal([n], [1, collectives.topology.rank]), []
-    for _ in range(_WARM_UP + _ROUNDS[n]):
+    for _ in range(_WARM_UP + rounds):
         collectives.barrier()
         begin = time.perf_counter()
         work(x)[:1].numpy()

@@ -116,7 +116,10 @@ GpuTopK<Format, Index>::GpuTopK(int device) {
   const size_t rows = (shared_bytes - sizeof(Shared)) /
                       (sizeof(uint32_t) * kWarps<Resident> * kRowElements);
   const uint32_t chunk = static_cast<uint32_t>(rows) * kRowElements;
-  status_ = CountBlocks<Resident, Format, Index>(multiprocessors, chunk, &resident_blocks_);
+  if (CountBlocks<Resident, Format, Index>(multiprocessors, chunk, &resident_blocks_) != cudaSuccess) {
+    cudaGetLastError();  // nothing stays on the chip then
+    return;
+  }
   resident_elements_ = std::min(Resident::kMaxElements,
                                 int64_t{resident_blocks_} * kWarps<Resident> * chunk);
 }

@@ -30,7 +30,8 @@ class GpuTopK {
   using Bits = typename Format::Bits;
   static constexpr int64_t kMaxElements = 0xffffffff;
 
-  // Asks the device how many blocks it can hold at once; status() says whether it answered.
+  // Asks the device, which is to be the current one, how many blocks it can hold at once; status() says
+  // whether it answered.
   explicit GpuTopK(int device);
   cudaError_t status() const { return status_; }
 

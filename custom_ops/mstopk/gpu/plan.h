@@ -32,7 +32,8 @@ struct State {
 };
 
 // Everything a kernel needs besides its inputs and outputs. Each warp of the grid works on one
-// contiguous chunk of the input and appends candidates to its own chain of pages.
+// contiguous chunk of the input and appends candidates to its own chain of pages (pages.h), or keeps
+// the chunk in shared memory (on_chip.h).
 struct Plan {
   uint32_t n, k;
   uint32_t warps;        // of the whole grid

@@ -119,7 +119,7 @@ CorrectnessResult CheckCorrectness() {
   Tally tally;
   std::mt19937_64 random(30);
   for (const TestInput& input : TestInputs()) {
-    for (const int64_t n : {1, 1000, 16384, 100003, 1 << 20, (1 << 21) + 7, (1 << 22) + 5}) {
+    for (const int64_t n : {1, 1000, 16384, 100003, (3 << 19) + 5, 1 << 21, (1 << 21) + 7, (1 << 22) + 5}) {
       const std::vector<float> x = input.make(n, random);
       CheckFormat<Float32, int32_t>(x, input.name + " float32", &tally);
       CheckFormat<Float16, int64_t>(x, input.name + " float16", &tally);
