@@ -78,13 +78,17 @@ def _verdict(cluster: dict) -> list[str]:
         ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])
         verdict = said(ratio <= goal)
         lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
-    off = [_off(record) for record in cluster["records"] if "predicted" in record]
-    near = sum(abs(ratio - 1) <= MODEL_GOAL for ratio in off)
+    here, everywhere = (
+        [_off(record) for record in records if "predicted" in record]
+        for records in (by.values(), cluster["records"])
+    )
+    near, of_all = (sum(abs(ratio - 1) <= MODEL_GOAL for ratio in off) for off in (here, everywhere))
     wrong = cluster["wrong"]
     lines += [
-        f"- The model's prediction is within {MODEL_GOAL:.0%} for {near} of {len(off)} (goal: all, "
-        f"{said(near == len(off))}); what was measured is {min(off):.2f} to {max(off):.2f} times what it "
-        f"says, in the median {statistics.median(off):.2f}.",
+        f"- The model's prediction is within {MODEL_GOAL:.0%} for {near} of these {len(here)} (goal: all, "
+        f"{said(near == len(here))}), what was measured {min(here):.2f} to {max(here):.2f} times what it "
+        f"says; and for {of_all} of all {len(everywhere)}: {min(everywhere):.2f} to {max(everywhere):.2f} "
+        f"times, in the median {statistics.median(everywhere):.2f}.",
         f"- Sent and kept {'make the whole for all methods' if not wrong else f'DIFFER for {wrong}'}.",
     ]
     return lines
