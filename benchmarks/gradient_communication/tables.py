@@ -79,7 +79,7 @@ def _verdict(cluster: dict) -> list[str]:
         verdict = said(ratio <= goal)
         lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
     here, everywhere = (
-        [_off(record) for record in records if "predicted" in record]
+        [off for record in records if (off := _off(record))]
         for records in (by.values(), cluster["records"])
     )
     near, of_all = (sum(abs(ratio - 1) <= MODEL_GOAL for ratio in off) for off in (here, everywhere))

@@ -141,9 +141,20 @@ def unpack_and_add(messages, packing, count, shards=1, n=None, place=None):
     Returns:
       (float32 [shards * n], scalar bool whether all contributions, and their sums, are finite).
     """
+    values, indices, finite = unpack(messages, packing, count, shards)
+    return add_up(values, place(indices) if place else indices, finite, n or packing.n)
+
+
+def unpack(messages, packing, count, shards=1):
+    """(values [shards, count, K], indices, scalar bool: all are finite) of `unpack_and_add`'s messages."""
     values, indices, finite = packing.unpack(messages)
-    values, indices = (tf.reshape(part, [shards, count, packing.k]) for part in (values, indices))
-    total, sums_finite = sum_entries(values, place(indices) if place else indices, n or packing.n)
+    shape = [shards, count, packing.k]
+    return tf.reshape(values, shape), tf.reshape(indices, shape), finite
+
+
+def add_up(values, indices, finite, n):
+    """The sum of what `unpack` returns: (float32 [shards * n], whether contributions and sums are finite)."""
+    total, sums_finite = sum_entries(values, indices, n)
     return total, tf.logical_and(finite, sums_finite)
 
 

@@ -5,9 +5,14 @@ import math
 
 import tensorflow as tf
 
-from custom_ops import mstopk, replace_entries, sum_entries
+from custom_ops import mstopk, replace_entries
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.messages import MessageCommunication, take_out
+from tf_sparse_strategy.communication.messages import (
+    MessageCommunication,
+    add_up,
+    take_out,
+    unpack,
+)
 from tf_sparse_strategy.communication.packing import Packing, check_elements
 from tf_sparse_strategy.communication.selectors import select
 from tf_sparse_strategy.communication.sparse import all_finite
@@ -141,10 +146,8 @@ class ShardedTopK(MessageCommunication):
         messages = packing.pack(values, indices, all_finite(values))
         splits = [int(holder != here) for holder in range(holders)]
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
-        *entries, finite = packing.unpack(received)
-        entries, came = (tf.reshape(part, [1, holders - 1, packing.k]) for part in entries)
-        arrived, sums_finite = sum_entries(entries, came, packing.n)
-        finite = tf.logical_and(finite, sums_finite)
+        entries, came, finite = unpack(received, packing, holders - 1)
+        arrived, finite = add_up(entries, came, finite, packing.n)
         total = (arrived + blocks[here])[tf.newaxis]
         winners, where = mstopk(total, of_sum.k)
         message = of_sum.pack(winners, where, finite)  # where `total` is not, its winners tell
