@@ -1,6 +1,6 @@
 """The goals of benchmarks/mstopk, from made-up measurements."""
 
-from benchmarks.mstopk import tables
+from benchmarks.mstopk import gpu_tables, tables
 from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY, INTO_GRAD
 
 
@@ -31,7 +31,9 @@ def test_goals_take_the_worst():
         for what, time in ((ADDITION, 10), (CHECKED, 17), (INTO_GRAD, into), ("apart", into + 1))
     ]
     short = [record(EAGERLY, 18, 1000, 61 * BURST)]
-    said = tables.goals({"selection": selection, "threads": threads, "fused": fused, "short": short})
+    said = tables.goals(
+        {"selection": selection, "threads": threads, "fused": fused, "short": short}
+    )
     assert "two threads: times as fast as one (one read: 1.80)" in said
     worst = [line.split(" | ")[2:] for line in said.splitlines()[2:]]
     assert worst == [
@@ -42,4 +44,37 @@ def test_goals_take_the_worst():
         ["1.4", "reached |"],
         ["1.5", "missed |"],
         ["61", "missed |"],
+    ]
+
+
+def test_goals_of_a_gpu():
+    times = {
+        "mstopk": {
+            (20, 1000): 12,
+            (22, 100): 1,
+            (24, 1000): 10,
+            (24, 100): 20,
+            (27, 1000): 161,
+            (27, 100): 200,
+        },
+        "mstopk_error_feedback": {(27, 1000): 449},
+        "cub::DeviceTopK, |x| given": {
+            (24, 1000): 40,
+            (24, 100): 200,
+            (27, 1000): 400,
+            (27, 100): 1600,
+        },
+        "cub::DeviceTopK of x": {(24, 1000): 30, (24, 100): 900, (27, 1000): 500, (27, 100): 1400},
+    }
+    sized = {
+        what: {(1 << log_n, (1 << log_n) // per): time for (log_n, per), time in found.items()}
+        for what, found in times.items()
+    }
+    worst = [line.split(" | ")[2:] for line in gpu_tables.goals(sized).splitlines()[2:]]
+    assert worst == [
+        ["161", "missed |"],
+        ["12", "reached |"],
+        ["449", "reached |"],
+        ["2.48", "missed |"],
+        ["7", "missed |"],
     ]

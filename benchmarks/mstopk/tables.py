@@ -1,23 +1,11 @@
 """The tables of docs/mstopk.md, from the JSON of a run; nothing there is typed by hand."""
 
-import math
-
+from benchmarks.mstopk import gpu_tables
+from benchmarks.mstopk.cells import microseconds, share, size
 from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY
 from benchmarks.report import environment_line, said, table
 
 Record = dict[str, object]
-
-
-def microseconds(value: float) -> str:
-    return f"{value:,.0f} µs" if value < 1e4 else f"{value / 1e3:,.1f} ms"
-
-
-def size(n: int) -> str:
-    return f"2^{round(math.log2(n))}"
-
-
-def share(record: Record) -> str:
-    return f"{100 * record['k'] / record['n']:.1f} %"
 
 
 def selection(records: list[Record], cold: bool) -> str:
@@ -162,7 +150,7 @@ def goals(experiments: dict[str, list[Record]]) -> str:
 
 
 def render(results: dict) -> str:
-    """All tables of one run, each with its caption."""
+    """All tables of one run on a CPU, each with its caption, and what is published of a GPU."""
     experiments = results["experiments"]
     parts = [
         environment_line(results),
@@ -185,5 +173,6 @@ def render(results: dict) -> str:
         short(experiments["short"]),
         "Gain of two threads over one, by the clock on the wall.",
         threads(experiments["threads"]),
+        gpu_tables.published(),
     ]
     return "\n\n".join(parts)

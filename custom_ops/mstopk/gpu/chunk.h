@@ -11,7 +11,7 @@
 namespace mstopk {
 namespace gpu {
 
-MSTOPK_DEVICE uint32_t GlobalWarp() { return BlockIndex() * BlockWarps() + WarpInBlock(); }
+MSTOPK_DEVICE uint32_t GlobalWarp() { return BlockIndex() * kBlockWarps + WarpInBlock(); }
 
 struct Chunk {
   uint32_t begin;

@@ -18,7 +18,7 @@ namespace mstopk {
 namespace gpu {
 
 MSTOPK_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
-MSTOPK_DEVICE uint32_t BlockThreads() { return blockDim.x; }
+constexpr uint32_t kThreads = 1024;  // per block, of which one fills a multiprocessor
 MSTOPK_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
 
 MSTOPK_DEVICE void BlockSync() { __syncthreads(); }
@@ -33,21 +33,21 @@ MSTOPK_DEVICE uint32_t ShuffleDown(uint32_t value, int distance) {
   return __shfl_down_sync(0xffffffffu, value, distance);
 }
 MSTOPK_DEVICE int PopCount(uint32_t mask) { return __popc(mask); }
+MSTOPK_DEVICE int LeadingZeros(uint32_t word) { return __clz(word); }
 
 MSTOPK_DEVICE uint32_t AtomicAdd(uint32_t* address, uint32_t value) {
   return atomicAdd(address, value);
 }
 
-// 16 bytes that will not be wanted again soon.
-struct alignas(16) Quad {
-  uint32_t word[4];
-};
-MSTOPK_DEVICE Quad LoadStreaming(const Quad* address) {
-  const uint4 v = __ldcs(reinterpret_cast<const uint4*>(address));
-  return {{v.x, v.y, v.z, v.w}};
+// Of what will not be wanted again soon.
+template <typename Bits>
+MSTOPK_DEVICE Bits LoadStreaming(const Bits* address) {
+  return __ldcs(address);
 }
-MSTOPK_DEVICE void StoreStreaming(Quad* address, const Quad& q) {
-  __stcs(reinterpret_cast<uint4*>(address), make_uint4(q.word[0], q.word[1], q.word[2], q.word[3]));
+// Of what nobody writes while the kernel runs.
+template <typename Bits>
+MSTOPK_DEVICE Bits LoadConstant(const Bits* address) {
+  return __ldg(address);
 }
 // What other blocks wrote before the last GridSync.
 MSTOPK_DEVICE uint32_t LoadShared(const uint32_t* address) { return __ldcg(address); }
@@ -68,7 +68,7 @@ constexpr uint32_t kWarpSize = 32;
 
 MSTOPK_DEVICE uint32_t Lane() { return ThreadIndex() % kWarpSize; }
 MSTOPK_DEVICE uint32_t WarpInBlock() { return ThreadIndex() / kWarpSize; }
-MSTOPK_DEVICE uint32_t BlockWarps() { return BlockThreads() / kWarpSize; }
+constexpr uint32_t kBlockWarps = kThreads / kWarpSize;
 MSTOPK_DEVICE uint32_t LanesBelow() { return (1u << Lane()) - 1; }
 
 // Sum over the lanes of a warp, in every lane.

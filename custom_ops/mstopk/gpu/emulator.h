@@ -26,12 +26,14 @@
 namespace mstopk {
 namespace gpu {
 
+constexpr uint32_t kThreads = 64;  // per block
+
 class Emulator {
  public:
   // Runs kernel() once per thread of a grid.
-  static void Launch(uint32_t blocks, uint32_t threads, uint32_t shared_words, uint64_t seed,
+  static void Launch(uint32_t blocks, uint32_t shared_words, uint64_t seed,
                      std::function<void()> kernel) {
-    Emulator emulator(blocks, threads, shared_words, std::move(kernel));
+    Emulator emulator(blocks, shared_words, std::move(kernel));
     current_ = &emulator;
     emulator.Run(seed);
     current_ = nullptr;
@@ -39,16 +41,15 @@ class Emulator {
 
   static Emulator& Current() { return *current_; }
 
-  uint32_t thread() const { return running_ % threads_; }
-  uint32_t block() const { return running_ / threads_; }
-  uint32_t threads() const { return threads_; }
+  uint32_t thread() const { return running_ % kThreads; }
+  uint32_t block() const { return running_ / kThreads; }
   uint32_t* shared() { return shared_.data() + block() * shared_words_; }
 
   enum Kind { kWarpSync = 1, kBallot, kShuffle, kBlockSync, kGridSync };
 
   // Waits until all `size` threads of group `group` have come; their values are then in Values().
   const std::vector<uint32_t>& Meet(Kind kind, uint32_t value) {
-    const uint32_t size = kind == kGridSync ? fibers_.size() : kind == kBlockSync ? threads_ : 32;
+    const uint32_t size = kind == kGridSync ? fibers_.size() : kind == kBlockSync ? kThreads : 32;
     Group& group = GroupOf(kind);
     if (group.arrived == 0) {
       group.kind = kind;
@@ -82,12 +83,11 @@ class Emulator {
   };
   static constexpr size_t kStackBytes = 128 << 10;
 
-  Emulator(uint32_t blocks, uint32_t threads, uint32_t shared_words, std::function<void()> kernel)
-      : threads_(threads),
-        shared_words_(shared_words),
+  Emulator(uint32_t blocks, uint32_t shared_words, std::function<void()> kernel)
+      : shared_words_(shared_words),
         kernel_(std::move(kernel)),
-        fibers_(blocks * threads),
-        warps_(blocks * threads / 32),
+        fibers_(blocks * kThreads),
+        warps_(blocks * kThreads / 32),
         blocks_(blocks),
         shared_(blocks * shared_words, 0xdeadbeefu) {}
 
@@ -137,7 +137,6 @@ class Emulator {
   }
 
   static inline Emulator* current_ = nullptr;
-  const uint32_t threads_;
   const uint32_t shared_words_;
   const std::function<void()> kernel_;
   std::vector<Fiber> fibers_;
@@ -151,7 +150,6 @@ class Emulator {
 };
 
 inline uint32_t ThreadIndex() { return Emulator::Current().thread(); }
-inline uint32_t BlockThreads() { return Emulator::Current().threads(); }
 inline uint32_t BlockIndex() { return Emulator::Current().block(); }
 
 inline void BlockSync() { Emulator::Current().Meet(Emulator::kBlockSync, 0); }
@@ -173,6 +171,7 @@ inline uint32_t ShuffleDown(uint32_t value, int distance) {
   return source < 32 ? values[source] : value;
 }
 inline int PopCount(uint32_t mask) { return __builtin_popcount(mask); }
+inline int LeadingZeros(uint32_t word) { return word == 0 ? 32 : __builtin_clz(word); }
 
 inline uint32_t AtomicAdd(uint32_t* address, uint32_t value) {
   const uint32_t before = *address;
@@ -180,11 +179,14 @@ inline uint32_t AtomicAdd(uint32_t* address, uint32_t value) {
   return before;
 }
 
-struct alignas(16) Quad {
-  uint32_t word[4];
-};
-inline Quad LoadStreaming(const Quad* address) { return *address; }
-inline void StoreStreaming(Quad* address, const Quad& q) { *address = q; }
+template <typename Bits>
+Bits LoadStreaming(const Bits* address) {
+  return *address;
+}
+template <typename Bits>
+Bits LoadConstant(const Bits* address) {
+  return *address;
+}
 inline uint32_t LoadShared(const uint32_t* address) { return *address; }
 inline float AddFloats(float a, float b) { return a + b; }
 inline uint32_t* SharedMemory() { return Emulator::Current().shared(); }

@@ -13,48 +13,43 @@ namespace mstopk {
 namespace gpu {
 namespace {
 
-// Long vectors: 32 warps per multiprocessor, each with 2 KB of loads in flight.
+// Long vectors.
 struct Streamed {
-  using Store = Pages;
+  template <typename Bits>
+  using Store = Pages<Bits>;
   static constexpr bool kOnChip = false;
-  static constexpr int kThreads = 512;
-  static constexpr int kBlocksPerMultiprocessor = 2;
   static constexpr uint32_t kMinChunk = 1024;  // elements per warp from which on another warp pays
+  static uint32_t SharedWordsPerWarp(uint32_t) { return Pages<uint32_t>::kWordsPerWarp; }
 };
 
 // Short ones: a block has all shared memory of its multiprocessor, where the elements stay.
 struct Resident {
-  using Store = OnChip;
+  template <typename Bits>
+  using Store = OnChip<Bits>;
   static constexpr bool kOnChip = true;
-  static constexpr int kThreads = 1024;
-  static constexpr int kBlocksPerMultiprocessor = 1;
-  static constexpr uint32_t kMinChunk = kRowElements;
-  // An estimate: beyond, counting every element takes longer than to sample and to stream.
-  static constexpr int64_t kMaxElements = 1 << 21;
+  static constexpr uint32_t kMinChunk = kChunkUnit;
+  static constexpr int64_t kMaxElements = 1 << 20;  // beyond, it is faster to sample
+  static uint32_t SharedWordsPerWarp(uint32_t chunk) { return chunk; }
 };
 
-template <typename Way>
-constexpr uint32_t kWarps = Way::kThreads / kWarpSize;
-
 template <typename Way, typename Bits, typename Index>
-__global__ void __launch_bounds__(Way::kThreads, Way::kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, 1)
     TopKEntry(const __grid_constant__ Plan plan, VectorSource<Bits> x, Bits* values,
               Index* indices) {
-  SelectKernel(plan, typename Way::Store{plan}, x, values, indices);
+  SelectKernel(plan, typename Way::template Store<Bits>{plan}, x, values, indices);
 }
 
 template <typename Way, typename Format, typename Index>
-__global__ void __launch_bounds__(Way::kThreads, Way::kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, 1)
     ErrorFeedbackEntry(const __grid_constant__ Plan plan, SumSource<Format> sum, uint32_t* values,
                        Index* indices, bool* all_finite) {
-  ErrorFeedbackKernel(plan, typename Way::Store{plan}, sum, values, indices, all_finite);
+  ErrorFeedbackKernel(plan, typename Way::template Store<uint32_t>{plan}, sum, values, indices,
+                      all_finite);
 }
-
-bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 template <typename Way>
 size_t SharedBytes(uint32_t chunk) {
-  return sizeof(Shared) + (Way::kOnChip ? size_t{kWarps<Way>} * chunk * sizeof(uint32_t) : 0);
+  return sizeof(Shared) + size_t{kBlockWarps} * Way::SharedWordsPerWarp(chunk) * sizeof(uint32_t);
 }
 
 // How many blocks of a way the device holds at once, of either kernel, with chunks of `chunk`.
@@ -72,7 +67,7 @@ cudaError_t CountBlocks(int multiprocessors, uint32_t chunk, uint32_t* blocks) {
     int per_multiprocessor = 0;
     if (status == cudaSuccess) {
       status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel,
-                                                             Way::kThreads, bytes);
+                                                             kThreads, bytes);
     }
     if (status != cudaSuccess) return status;
     *blocks = std::min<uint32_t>(*blocks, per_multiprocessor * multiprocessors);
@@ -82,21 +77,19 @@ cudaError_t CountBlocks(int multiprocessors, uint32_t chunk, uint32_t* blocks) {
 
 template <typename Way>
 Plan PlanFor(int64_t n, int64_t k, uint32_t max_blocks, void* workspace, size_t* bytes) {
-  constexpr int64_t kPerBlock = int64_t{kWarps<Way>} * Way::kMinChunk;
+  constexpr int64_t kPerBlock = int64_t{kBlockWarps} * Way::kMinChunk;
   const int64_t blocks = std::min<int64_t>(max_blocks, (n + kPerBlock - 1) / kPerBlock);
-  return MakePlan(static_cast<uint32_t>(n), static_cast<uint32_t>(k), blocks, kWarps<Way>,
+  return MakePlan(static_cast<uint32_t>(n), static_cast<uint32_t>(k), blocks, kBlockWarps,
                   Way::kOnChip, static_cast<char*>(workspace), bytes);
 }
 
 template <typename Way, typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), cudaStream_t stream, const Plan& plan,
                    Arguments... arguments) {
-  const cudaError_t cleared = cudaMemsetAsync(plan.state, 0, sizeof(State), stream);
-  if (cleared != cudaSuccess) return cleared;
   Plan by_value = plan;
   void* pointers[] = {&by_value, &arguments...};
   return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
-                                     dim3(plan.warps / kWarps<Way>), dim3(Way::kThreads), pointers,
+                                     dim3(plan.warps / kBlockWarps), dim3(kThreads), pointers,
                                      SharedBytes<Way>(plan.chunk), stream);
 }
 
@@ -114,14 +107,14 @@ GpuTopK<Format, Index>::GpuTopK(int device) {
   if (status_ == cudaSuccess && streamed_blocks_ == 0) status_ = cudaErrorLaunchOutOfResources;
   if (status_ != cudaSuccess) return;
   const size_t rows = (shared_bytes - sizeof(Shared)) /
-                      (sizeof(uint32_t) * kWarps<Resident> * kRowElements);
-  const uint32_t chunk = static_cast<uint32_t>(rows) * kRowElements;
+                      (sizeof(uint32_t) * kBlockWarps * kChunkUnit);
+  const uint32_t chunk = static_cast<uint32_t>(rows) * kChunkUnit;
   if (CountBlocks<Resident, Format, Index>(multiprocessors, chunk, &resident_blocks_) != cudaSuccess) {
     cudaGetLastError();  // nothing stays on the chip then
     return;
   }
   resident_elements_ = std::min(Resident::kMaxElements,
-                                int64_t{resident_blocks_} * kWarps<Resident> * chunk);
+                                int64_t{resident_blocks_} * kBlockWarps * chunk);
 }
 
 // fn(way, how many blocks of it there may be), for n elements.
@@ -145,7 +138,7 @@ template <typename Format, typename Index>
 cudaError_t GpuTopK<Format, Index>::Select(const Bits* x, int64_t n, int64_t k, void* workspace,
                                            Bits* values, Index* indices,
                                            cudaStream_t stream) const {
-  const VectorSource<Bits> source = {x, IsAligned(x)};
+  const VectorSource<Bits> source = {x};
   return ByTheWay(n, [&](auto way, uint32_t blocks) {
     using Way = decltype(way);
     size_t bytes = 0;
@@ -160,8 +153,7 @@ cudaError_t GpuTopK<Format, Index>::ErrorFeedback(const Bits* grad, const uint32
                                                   uint32_t* new_residual, uint32_t* values,
                                                   Index* indices, bool* all_finite,
                                                   cudaStream_t stream) const {
-  const bool aligned = IsAligned(grad) && IsAligned(residual) && IsAligned(new_residual);
-  const SumSource<Format> sum = {grad, residual, new_residual, aligned};
+  const SumSource<Format> sum = {grad, residual, new_residual};
   return ByTheWay(n, [&](auto way, uint32_t blocks) {
     using Way = decltype(way);
     size_t bytes = 0;

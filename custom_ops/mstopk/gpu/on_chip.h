@@ -6,39 +6,46 @@
 
 #include <cstdint>
 
+#include "custom_ops/mstopk/gpu/block.h"
 #include "custom_ops/mstopk/gpu/chunk.h"
 #include "custom_ops/mstopk/gpu/device.h"
 #include "custom_ops/mstopk/gpu/plan.h"
-#include "custom_ops/mstopk/gpu/resolve.h"
+#include "custom_ops/mstopk/gpu/stream.h"
 
 namespace mstopk {
 namespace gpu {
 
 // Where a warp's chunk is kept, element by element.
+template <typename Bits>
 struct Kept {
-  uint32_t* elements;
-  uint32_t begin;  // of the chunk
-  bool takes;
+  const Rule rule;
+  uint32_t* const histogram;
+  uint32_t* const elements;
+  const uint32_t begin;  // of the chunk
 
-  template <int kPerLane>
-  MSTOPK_DEVICE void Append(uint32_t hits, const uint32_t (&bits)[kPerLane], uint32_t first) {
+  MSTOPK_DEVICE void Take(const Bits (&bits)[kRowsPerTurn], uint32_t first, uint32_t valid) {
     MSTOPK_UNROLL
-    for (int i = 0; i < kPerLane; ++i) {
-      if (hits >> i & 1) elements[first + i - begin] = bits[i];
+    for (uint32_t row = 0; row < kRowsPerTurn; ++row) {
+      const uint32_t i = row * kWarpSize + Lane();
+      if (i >= valid) continue;
+      elements[first + i - begin] = bits[row];
+      if (rule.collect) AtomicAdd(&histogram[(KeyOf(bits[row]) - rule.floor) >> rule.shift], 1);
     }
   }
-  MSTOPK_DEVICE void Close() const {}
+  MSTOPK_DEVICE void Close() {}
 };
 
 // Takes every element that the input has: the plan is to be one without samples.
+template <typename Bits>
 struct OnChip {
+  static constexpr uint32_t kRowsAtOnce = kChunkUnit / kWarpSize;
   const Plan& plan;
 
-  MSTOPK_DEVICE Kept Open(Round&, bool collect) const {
-    return {Elements(), ChunkOfWarp(plan).begin, collect};
+  MSTOPK_DEVICE Kept<Bits> Open(Round&, const Rule& rule, Shared& shared) const {
+    return {rule, shared.histogram, Elements(), ChunkOfWarp(plan).begin};
   }
 
-  // Calls visit(present, bits, index) for the elements of this warp, one per lane at a time.
+  // Calls visit(present, bits, index) for the elements of this warp in order, one per lane at a time.
   template <typename Visit>
   MSTOPK_DEVICE void ForEach(Visit visit) const {
     const uint32_t* const elements = Elements();

@@ -13,12 +13,15 @@
 namespace mstopk {
 namespace gpu {
 
-constexpr uint32_t kBins = 2048;      // of every histogram; 3 rounds of 11 bits cover a 31-bit key
-constexpr uint32_t kPageSlots = 256;  // candidates per page; at least as many as one row can add
+constexpr uint32_t kBinBits = 11;
+constexpr uint32_t kBins = 1 << kBinBits;  // of every histogram; 3 rounds of 11 bits cover a 31-bit key
+constexpr uint32_t kPageSlots = 256;  // candidates per page
 constexpr uint32_t kMaxRounds = 10;   // passes over the input and over the candidates, at most 7
-constexpr uint32_t kRowElements = 256;  // chunks are multiples of this
+constexpr uint32_t kChunkUnit = 256;  // chunks are multiples of this
+constexpr uint32_t kKeysPerThread = 16;  // of those that one block selects from
+constexpr uint32_t kRowsPerTurn = 4;  // that a warp looks at before it stores what it found
 
-// What the blocks of one launch tell each other in one round; zero before the launch.
+// What the blocks of one launch tell each other in one round.
 struct Round {
   uint32_t histogram[kBins];
   uint32_t pages;     // pages handed out
@@ -26,8 +29,10 @@ struct Round {
   uint32_t ties;      // elements that equal the tie key
 };
 
+// Cleared by the kernel.
 struct State {
   Round rounds[kMaxRounds];
+  uint32_t finalists;
   uint32_t non_finite;
 };
 
@@ -36,28 +41,31 @@ struct State {
 // the chunk in shared memory (on_chip.h).
 struct Plan {
   uint32_t n, k;
-  uint32_t warps;        // of the whole grid
-  uint32_t chunk;        // elements per warp
-  uint32_t samples;      // elements looked at beforehand; 0: admit everything
-  uint32_t sample_rank;  // the floor is the sample's key of this rank
-  uint32_t tie_limit;    // ties in the sample from which on ties are counted, not stored
-  uint32_t page_count;   // 0 where all elements stay on the chip
+  uint32_t warps;          // of the whole grid
+  uint32_t chunk;          // elements per warp
+  uint32_t samples;        // elements looked at beforehand; 0: admit everything
+  uint32_t sample_rank;    // the floor is the sample's key of this rank
+  uint32_t tie_limit;      // ties in the sample from which on ties are counted, not stored
+  uint32_t page_count;     // 0 where all elements stay on the chip
+  uint32_t max_finalists;  // candidates that every block can look at by itself
 
   State* state;
   uint32_t* sample;
-  uint32_t* page_bits;   // [page_count][kPageSlots]
-  uint32_t* page_index;  // [page_count][kPageSlots]
-  uint32_t* page_next;   // [page_count]
-  uint32_t* warp_first;  // [warps], first page of the chain
-  uint32_t* warp_count;  // [warps], candidates in it
-  uint32_t* warp_above;  // [warps], elements above the k-th key
-  uint32_t* warp_ties;   // [warps], elements that equal it
+  uint32_t* page_bits;      // [page_count][kPageSlots]
+  uint32_t* page_index;     // [page_count][kPageSlots]
+  uint32_t* page_next;      // [page_count]
+  uint32_t* warp_first;     // [warps], first page of the chain
+  uint32_t* warp_count;     // [warps], candidates in it
+  uint32_t* block_above;    // [blocks], elements that win for certain
+  uint32_t* block_ties;     // [blocks], elements that equal the k-th key
+  uint32_t* finalist_key;   // [max_finalists]
+  uint32_t* finalist_warp;  // [max_finalists], whose chunk they are from
 };
 
 // Lays out a selection of k of n elements (0 < n < 2^32) on a grid of `blocks` x `block_warps`
 // warps; with `on_chip` a block keeps block_warps * chunk elements in shared memory. Pointers are
 // offsets from `workspace`; *bytes becomes the size of the workspace. Call it first with workspace ==
-// nullptr to learn the size. The first sizeof(State) bytes must be zero at the launch.
+// nullptr to learn the size.
 inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_warps, bool on_chip,
                      char* workspace, size_t* bytes) {
   constexpr uint32_t kShortest = 1 << 14;  // below this everything is admitted
@@ -66,10 +74,11 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
   plan.k = k;
   plan.warps = blocks * block_warps;
   const uint32_t share = n / plan.warps + (n % plan.warps != 0);
-  plan.chunk = (share / kRowElements + (share % kRowElements != 0)) * kRowElements;
+  plan.chunk = (share / kChunkUnit + (share % kChunkUnit != 0)) * kChunkUnit;
+  plan.max_finalists = block_warps * 32 * kKeysPerThread;
 
   if (!on_chip) {
-    const uint32_t samples = std::min(std::max(n / 256, 1u << 12), 1u << 14);
+    const uint32_t samples = std::min(std::max(n / 256, 1u << 12), plan.max_finalists);
     const double mean = static_cast<double>(k) * samples / n;
     plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
     plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
@@ -91,8 +100,10 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
   reserve(plan.page_next, plan.page_count);
   reserve(plan.warp_first, on_chip ? 0 : plan.warps);
   reserve(plan.warp_count, on_chip ? 0 : plan.warps);
-  reserve(plan.warp_above, plan.warps);
-  reserve(plan.warp_ties, plan.warps);
+  reserve(plan.block_above, blocks);
+  reserve(plan.block_ties, blocks);
+  reserve(plan.finalist_key, plan.max_finalists);
+  reserve(plan.finalist_warp, plan.max_finalists);
   *bytes = used;
   return plan;
 }

@@ -1,11 +1,12 @@
-// From the input to the exact k-th key: the sampled floor, passes until the candidates fit, and
-// histogram rounds among the candidates. Every block takes the same decisions from the same counts.
+// From the input to the few candidates among which the k-th key is: the sampled floor, passes until the
+// candidates fit, and histogram rounds among them. Every block takes the same decisions from the same counts.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_RESOLVE_H_
 #define CUSTOM_OPS_MSTOPK_GPU_RESOLVE_H_
 
 #include <cstdint>
 
+#include "custom_ops/mstopk/gpu/block.h"
 #include "custom_ops/mstopk/gpu/chunk.h"
 #include "custom_ops/mstopk/gpu/device.h"
 #include "custom_ops/mstopk/gpu/plan.h"
@@ -13,64 +14,6 @@
 
 namespace mstopk {
 namespace gpu {
-
-// A block's shared memory.
-struct Shared {
-  uint32_t histogram[kBins];
-  uint32_t warp_sums[kWarpSize];
-  uint32_t result[3];
-};
-constexpr uint32_t kSharedWords = sizeof(Shared) / sizeof(uint32_t);
-
-struct Crossing {
-  uint32_t bin;    // holds the element of the wanted rank, counted from the top
-  uint32_t rank;   // of that element within the bin, from 1
-  uint32_t count;  // elements in the bin
-};
-
-// Finds where the histogram in shared memory crosses `rank`, 1 <= rank <= its sum.
-MSTOPK_DEVICE Crossing FindCrossing(Shared& shared, uint32_t rank) {
-  BlockSync();
-  const uint32_t bins = kBins / BlockThreads();  // per thread
-  const uint32_t first = ThreadIndex() * bins;
-  uint32_t own = 0;
-  for (uint32_t i = 0; i < bins; ++i) own += shared.histogram[first + i];
-  uint32_t from_here = own;  // sum over this lane and those after it
-  for (uint32_t distance = 1; distance < kWarpSize; distance *= 2) {
-    const uint32_t other = ShuffleDown(from_here, distance);
-    if (Lane() + distance < kWarpSize) from_here += other;
-  }
-  if (Lane() == 0) shared.warp_sums[WarpInBlock()] = from_here;
-  BlockSync();
-  for (uint32_t w = WarpInBlock() + 1; w < BlockWarps(); ++w) from_here += shared.warp_sums[w];
-  uint32_t above = from_here - own;
-  if (above < rank && rank <= from_here) {
-    uint32_t bin = first + bins - 1;
-    while (above + shared.histogram[bin] < rank) above += shared.histogram[bin--];
-    shared.result[0] = bin;
-    shared.result[1] = rank - above;
-    shared.result[2] = shared.histogram[bin];
-  }
-  BlockSync();
-  return {shared.result[0], shared.result[1], shared.result[2]};
-}
-
-// Copies the grid's histogram to shared memory; returns its sum.
-MSTOPK_DEVICE uint32_t FetchHistogram(const uint32_t* total, Shared& shared) {
-  BlockSync();
-  uint32_t sum = 0;
-  for (uint32_t bin = ThreadIndex(); bin < kBins; bin += BlockThreads()) {
-    shared.histogram[bin] = LoadShared(&total[bin]);
-    sum += shared.histogram[bin];
-  }
-  sum = WarpSum(sum);
-  if (Lane() == 0) shared.warp_sums[WarpInBlock()] = sum;
-  BlockSync();
-  sum = 0;
-  for (uint32_t w = 0; w < BlockWarps(); ++w) sum += shared.warp_sums[w];
-  BlockSync();
-  return sum;
-}
 
 MSTOPK_DEVICE uint32_t Mix(uint32_t x) {  // the finalizer of MurmurHash3
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
@@ -89,116 +32,102 @@ MSTOPK_DEVICE void TakeSample(const Plan& plan, const Source& source) {
     const uint32_t begin = static_cast<uint32_t>(uint64_t{piece} * plan.n / pieces);
     const uint32_t end = static_cast<uint32_t>((uint64_t{piece} + 1) * plan.n / pieces);
     const uint32_t jitter = Mix(plan.n + piece) % (end - begin - kPiece + 1);
-    const uint32_t bits = source.Peek(begin + jitter + i % kPiece);
-    plan.sample[i] = KeyOf(static_cast<typename Source::Bits>(bits));
+    plan.sample[i] = KeyOf(source.Peek(begin + jitter + i % kPiece));
   }
 }
 
-struct SampledFloor {
-  uint32_t key;
-  uint32_t ties;  // elements of the sample with this key
-};
-
-// The sample's key of rank plan.sample_rank, by rounds of histograms in shared memory.
-MSTOPK_DEVICE SampledFloor SelectFromSample(const Plan& plan, uint32_t max_key, Shared& shared) {
-  uint32_t low = 0;
-  uint32_t shift = CoveringShift(0, max_key);
-  uint32_t width = max_key;  // keys low .. low + width are still possible
-  uint32_t rank = plan.sample_rank;
-  for (;;) {
-    BlockSync();
-    ClearHistogram(shared.histogram);
-    for (uint32_t i = ThreadIndex(); i < plan.samples; i += BlockThreads()) {
-      const uint32_t offset = plan.sample[i] - low;
-      if (offset <= width) AtomicAdd(&shared.histogram[offset >> shift], 1);
-    }
-    const Crossing crossing = FindCrossing(shared, rank);
-    low += crossing.bin << shift;
-    rank = crossing.rank;
-    if (shift == 0) return {low, crossing.count};
-    width = (1u << shift) - 1;
-    shift = CoveringShift(0, width);
+MSTOPK_DEVICE void ClearState(const Plan& plan) {
+  uint32_t* const words = reinterpret_cast<uint32_t*>(plan.state);
+  const uint32_t threads = plan.warps * kWarpSize;
+  for (uint32_t i = GlobalWarp() * kWarpSize + Lane(); i < sizeof(State) / sizeof(uint32_t);
+       i += threads) {
+    words[i] = 0;
   }
 }
 
-// The rule of the first pass.
+// The rule of the first pass; when it returns, the state of the whole grid is clear.
 template <typename Source>
 MSTOPK_DEVICE Rule FirstRule(const Plan& plan, const Source& source, Shared& shared) {
   constexpr uint32_t max_key = KeyTraits<typename Source::Bits>::kMax;
-  if (plan.k == 0) return {max_key + 1, 0, false, false};
-  if (plan.samples == 0) return {0, CoveringShift(0, max_key), true, false};
-  TakeSample(plan, source);
+  ClearState(plan);
+  if (plan.k > 0) TakeSample(plan, source);
   GridSync();
-  const SampledFloor low = SelectFromSample(plan, max_key, shared);
+  if (plan.k == 0) return {max_key + 1, 0, false, false};
+  if (plan.samples == 0) return {0, CoveringShift(max_key), true, false};
+  // A key of a slightly lower rank is as good.
+  const Band low =
+      SelectInBlock(plan.sample, plan.samples, {0, max_key, plan.sample_rank, plan.samples},
+                    plan.sample_rank / 8, shared);
   // Many elements equal the floor (zeros, clipped gradients): store those above, count the ties.
-  const bool plateau = low.ties > plan.tie_limit;
-  const uint32_t floor = plateau ? low.key + 1 : low.key;
-  return {floor, CoveringShift(floor, max_key), true, plateau};
+  const bool plateau = low.width == 0 && low.count > plan.tie_limit;
+  const uint32_t floor = plateau ? low.low + 1 : low.low;
+  // Bins for half an octave of float32, where the k-th key is, mostly: so fine that one of them is few candidates.
+  constexpr uint32_t shift = max_key < (1u << 16) ? 0 : 11;
+  return {floor, shift, true, plateau};
 }
 
-struct Threshold {
-  uint32_t key;        // the k-th largest key
-  uint32_t quota;      // how many elements with this key win
-  bool ties_in_input;  // the ties are only counted: find them by reading chunks again
+// Where the k-th key is.
+struct Found {
+  Band band;
+  bool stored;  // whether its elements are candidates; else they all tie, and Shared::ties counts them
 };
 
-// Narrows the crossing bin down to one key, in rounds over the candidates.
+// Narrows a band in rounds over the candidates, until every block can look at all of it.
 template <typename Bits, typename Store>
-MSTOPK_DEVICE Threshold ResolveAmongCandidates(const Plan& plan, const Store& store, Rule rule,
-                                               uint32_t round, Shared& shared) {
-  Crossing crossing = FindCrossing(shared, plan.k);
-  for (;;) {
-    rule.floor += crossing.bin << rule.shift;
-    if (rule.shift == 0) return {rule.floor, crossing.rank, false};
-    const uint32_t width = (1u << rule.shift) - 1;
-    rule.shift = CoveringShift(0, width);
-    BlockSync();
+MSTOPK_DEVICE Band NarrowAmongCandidates(const Plan& plan, const Store& store, Band band,
+                                         uint32_t round, Shared& shared) {
+  while (band.width != 0 && band.count > plan.max_finalists) {
+    const uint32_t shift = CoveringShift(band.width);
     ClearHistogram(shared.histogram);
     store.ForEach([&](bool present, uint32_t bits, uint32_t) {
-      const uint32_t offset = KeyOf(static_cast<Bits>(bits)) - rule.floor;
-      if (present && offset <= width) AtomicAdd(&shared.histogram[offset >> rule.shift], 1);
+      const uint32_t offset = KeyOf(static_cast<Bits>(bits)) - band.low;
+      if (present && offset <= band.width) AtomicAdd(&shared.histogram[offset >> shift], 1);
     });
     uint32_t* const total = plan.state->rounds[++round].histogram;
     FlushHistogram(shared.histogram, total);
     GridSync();
-    FetchHistogram(total, shared);
-    crossing = FindCrossing(shared, crossing.rank);
+    FetchHistogram(total, shared.histogram);
+    band = BinOf(band, shift, FindCrossing(shared, band.rank));
   }
+  return band;
 }
 
-// Streams until the candidates fit the store, then finds the k-th key. `source` is read by the
-// first pass, `again` by the others: one pass on all but misleading samples.
+// Streams until the candidates fit the store, then narrows down where the k-th key is. `source` is read by the
+// first pass, `again` by the others: one pass on all but misleading samples. k > 0.
 template <typename Store, typename Source, typename Again>
-MSTOPK_DEVICE Threshold FindThreshold(const Plan& plan, const Store& store, const Source& source,
-                                      const Again& again, Shared& shared) {
+MSTOPK_DEVICE Found FindBand(const Plan& plan, const Store& store, const Source& source,
+                             const Again& again, Rule rule, Shared& shared) {
   using Bits = typename Source::Bits;
   constexpr uint32_t max_key = KeyTraits<Bits>::kMax;
-  Rule rule = FirstRule(plan, source, shared);
-  StreamPass(plan, store, source, rule, plan.state->rounds[0], shared.histogram);
-  GridSync();
-  if (plan.k == 0) return {max_key + 1, 0, false};
-
-  for (uint32_t round = 0;;) {
+  for (uint32_t round = 0;; ++round) {
     Round& counts = plan.state->rounds[round];
-    const uint32_t total = FetchHistogram(counts.histogram, shared);
-    const uint32_t ties = LoadShared(&counts.ties);
-    if (total < plan.k && total + ties >= plan.k) {
-      return {rule.floor - 1, plan.k - total, true};
+    if (round == 0) {
+      StreamPass(plan, store, source, rule, counts, shared);
+    } else {
+      StreamPass(plan, store, again, rule, counts, shared);
     }
-    if (total < plan.k) {  // the floor was too high: look at all keys
-      rule = {0, CoveringShift(0, max_key), false, false};
-    } else if (rule.collect && LoadShared(&counts.overflow) == 0) {
-      return ResolveAmongCandidates<Bits>(plan, store, rule, round, shared);
-    } else {  // too low: the histogram says how much
-      const uint32_t bin_start = rule.floor + (FindCrossing(shared, plan.k).bin << rule.shift);
-      if (rule.shift == 0) {  // the bin is one key: its elements all tie
-        rule = {bin_start + 1, CoveringShift(bin_start + 1, max_key), true, true};
-      } else {  // that bin over the lower half of the next histogram: what lies beyond stays apart
-        rule = {bin_start, CoveringShift(0, (2u << rule.shift) - 1), true, false};
-      }
-    }
-    StreamPass(plan, store, again, rule, plan.state->rounds[++round], shared.histogram);
     GridSync();
+    const uint32_t ties = LoadShared(&counts.ties);
+    const bool overflow = LoadShared(&counts.overflow) != 0;
+    FetchHistogram(counts.histogram, shared.histogram);
+    const Crossing crossing = FindCrossing(shared, plan.k);
+    if (crossing.total < plan.k) {
+      if (crossing.total + ties >= plan.k) {
+        return {{rule.floor - 1, 0, plan.k - crossing.total, ties}, false};
+      }
+      rule = {0, CoveringShift(max_key), false, false};  // the floor was too high: look at all keys
+      continue;
+    }
+    const Band band = BinOf({rule.floor, max_key - rule.floor, plan.k, crossing.total}, rule.shift, crossing);
+    if (rule.collect && !overflow) {
+      return {NarrowAmongCandidates<Bits>(plan, store, band, round, shared), true};
+    }
+    // Too low; the histogram says how much.
+    if (band.width == 0) {  // the bin is one key: its elements all tie
+      rule = {band.low + 1, CoveringShift(max_key - band.low), true, true};
+    } else {  // that bin over the lower half of the next histogram: what lies beyond stays apart
+      rule = {band.low, CoveringShift(2 * band.width + 1), true, false};
+    }
   }
 }
 

@@ -44,29 +44,22 @@ class DeviceBuffer {
   size_t size_;
 };
 
-// Times in microseconds, sorted; each of `samples` is the mean of `repeats` calls in a row, between
-// events. The call number is passed so that a call can rotate among buffers.
+// Microseconds per call, the mean of `calls` in a row, between events. `call` is given a number to rotate among
+// buffers by, from `first` on.
 template <typename Call>
-std::vector<double> TimeMicroseconds(int samples, int repeats, Call call) {
-  cudaEvent_t start, stop;
-  CHECK_CUDA(cudaEventCreate(&start));
-  CHECK_CUDA(cudaEventCreate(&stop));
-  int number = 0;
-  for (int i = 0; i < 3; ++i) call(number++);
-  std::vector<double> times;
-  for (int sample = 0; sample < samples; ++sample) {
-    CHECK_CUDA(cudaEventRecord(start));
-    for (int i = 0; i < repeats; ++i) call(number++);
-    CHECK_CUDA(cudaEventRecord(stop));
-    CHECK_CUDA(cudaEventSynchronize(stop));
-    float milliseconds = 0;
-    CHECK_CUDA(cudaEventElapsedTime(&milliseconds, start, stop));
-    times.push_back(1e3 * milliseconds / repeats);
+double Microseconds(int first, int calls, const Call& call) {
+  static cudaEvent_t start = nullptr, stop = nullptr;
+  if (start == nullptr) {
+    CHECK_CUDA(cudaEventCreate(&start));
+    CHECK_CUDA(cudaEventCreate(&stop));
   }
-  CHECK_CUDA(cudaEventDestroy(start));
-  CHECK_CUDA(cudaEventDestroy(stop));
-  std::sort(times.begin(), times.end());
-  return times;
+  CHECK_CUDA(cudaEventRecord(start));
+  for (int i = 0; i < calls; ++i) call(first + i);
+  CHECK_CUDA(cudaEventRecord(stop));
+  CHECK_CUDA(cudaEventSynchronize(stop));
+  float milliseconds = 0;
+  CHECK_CUDA(cudaEventElapsedTime(&milliseconds, start, stop));
+  return 1e3 * milliseconds / calls;
 }
 
 #endif  // CUSTOM_OPS_MSTOPK_GPU_CHECK_DEVICE_BUFFER_H_

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds the GPU check into build/cuda/gpu_check and, with a file name as argument, runs it:
 #   custom_ops/mstopk/gpu_check/run.sh benchmarks/mstopk/results/h200.json
+# cub::DeviceTopK takes part if the headers have it: nvcc's own, or those of the CCCL named by
+#   CCCL=DIRECTORY   (for instance of an unpacked wheel of nvidia-cuda-cccl: nvidia/cu13/include/cccl)
+# torch and jax take part where python3 has them.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../.."
 
@@ -14,9 +17,10 @@ for source in $core/{scan_scalar,scan_avx2,scan_avx512,rank,sample,candidates,ms
 done
 for source in $core/gpu/gpu_top_k.cu $core/gpu_check/*.cu; do
   objects+=("$out/$(basename "${source%.cu}").o")
-  nvcc -std=c++17 -O3 -arch=all-major --threads 0 -I. -c "$source" -o "${objects[-1]}"
+  nvcc -std=c++17 -O3 -arch="${CUDA_ARCH:-native}" -I. ${CCCL:+"-I$CCCL"} -c "$source" -o "${objects[-1]}"
 done
 nvcc "${objects[@]}" -o build/cuda/gpu_check
 if (($# > 0)); then
   build/cuda/gpu_check "$1"
+  python3 $core/gpu_check/peers.py "$1"
 fi
