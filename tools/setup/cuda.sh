@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every CUDA source of custom_ops for all major architectures that this nvcc knows, and links an op library.
+# Compiles every CUDA source of custom_ops for the major architectures from 7.0 on that this nvcc knows, and links an
+# op library.
 #
 # The kernels are plain CUDA without TensorFlow headers, so that nvcc alone checks them, on a
 # machine without a GPU. Objects and library: build/cuda/.
@@ -11,12 +12,21 @@ if ! command -v nvcc >/dev/null; then
   exit 1
 fi
 nvcc --version | grep release
+known=$(nvcc --list-gpu-arch)
+targets=()
+for number in 70 75 80 90 100 120; do
+  if grep -qx "compute_$number" <<<"$known"; then
+    targets+=("-gencode=arch=compute_$number,code=sm_$number")
+    newest=$number
+  fi
+done
+targets+=("-gencode=arch=compute_$newest,code=compute_$newest")  # for what is newer
 count=0
 while IFS= read -r source; do
   object=build/cuda/${source%.cu*}.o
   mkdir -p "$(dirname "$object")"
   echo "nvcc $source"
-  nvcc -std=c++17 -O3 -arch=all-major --threads 0 --Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC \
+  nvcc -std=c++17 -O3 "${targets[@]}" --threads 0 --Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC \
     -I. -x cu -c "$source" -o "$object"
   count=$((count + 1))
 done < <(find custom_ops -name '*.cu' -o -name '*.cu.cc' | sort)

@@ -55,7 +55,7 @@ MSTOPK_DEVICE void FlushHistogram(const uint32_t* histogram, uint32_t* total) {
 MSTOPK_DEVICE void FetchHistogram(const uint32_t* total, uint32_t* histogram) {
   BlockSync();
   for (uint32_t bin = ThreadIndex(); bin < kBins; bin += kThreads) {
-    histogram[bin] = LoadShared(&total[bin]);
+    histogram[bin] = LoadFromOthers(&total[bin]);
   }
 }
 
@@ -105,13 +105,14 @@ struct Band {
 // last bin takes all that lies beyond.
 MSTOPK_DEVICE Band BinOf(const Band& band, uint32_t shift, const Crossing& crossing) {
   const uint32_t offset = crossing.bin << shift;
-  const uint32_t width = crossing.bin == kBins - 1 ? band.width - offset : (1u << shift) - 1;
   const uint32_t left = band.width - offset;
-  return {band.low + offset, width < left ? width : left, crossing.rank, crossing.count};
+  const uint32_t width = (1u << shift) - 1;
+  const bool takes_the_rest = crossing.bin == kBins - 1 || width > left;
+  return {band.low + offset, takes_the_rest ? left : width, crossing.rank, crossing.count};
 }
 
-// Narrows a band until it is one key, or holds no more than `enough` elements. Of the first `count` of keys, at
-// most kKeysPerThread per thread, those within the band are its elements.
+// Narrows a band until it is one key, or holds no more than `enough` elements. Of the first `count` of keys, in
+// global memory and at most kKeysPerThread per thread, those within the band are its elements.
 MSTOPK_DEVICE Band SelectInBlock(const uint32_t* keys, uint32_t count, Band band, uint32_t enough,
                                  Shared& shared) {
   const uint32_t low = band.low;
@@ -120,7 +121,7 @@ MSTOPK_DEVICE Band SelectInBlock(const uint32_t* keys, uint32_t count, Band band
   for (uint32_t i = 0; i < kKeysPerThread; ++i) {
     if (i * kThreads >= count) break;
     const uint32_t j = ThreadIndex() + i * kThreads;
-    offsets[i] = j < count ? LoadShared(&keys[j]) - low : ~0u;
+    offsets[i] = j < count ? LoadFromOthers(&keys[j]) - low : ~0u;
   }
   while (band.width != 0 && band.count > enough) {
     const uint32_t shift = CoveringShift(band.width);

@@ -49,8 +49,8 @@ template <typename Bits>
 MSTOPK_DEVICE Bits LoadConstant(const Bits* address) {
   return __ldg(address);
 }
-// What other blocks wrote before the last GridSync.
-MSTOPK_DEVICE uint32_t LoadShared(const uint32_t* address) { return __ldcg(address); }
+// Of what other blocks wrote to global memory before the last GridSync.
+MSTOPK_DEVICE uint32_t LoadFromOthers(const uint32_t* address) { return __ldcg(address); }
 
 MSTOPK_DEVICE float AddFloats(float a, float b) { return __fadd_rn(a, b); }
 

@@ -37,11 +37,11 @@ MSTOPK_DEVICE void ListFinalists(const Plan& plan, const Store& store, const Fou
     if (found.stored) shared.ties[WarpInBlock()] = listed ? 0 : within;
   }
   BlockSync();
-  const bool is_warp = Lane() < kBlockWarps;
   if (WarpInBlock() == 0) {
-    const uint32_t block_above = WarpSum(is_warp ? shared.above[Lane()] : 0);
-    const uint32_t block_ties = WarpSum(is_warp ? shared.ties[Lane()] : 0);
-    const uint32_t block_within = WarpSum(is_warp ? shared.warp_sums[Lane()] : 0);
+    const bool has_warp = Lane() < kBlockWarps;
+    const uint32_t block_above = WarpSum(has_warp ? shared.above[Lane()] : 0);
+    const uint32_t block_ties = WarpSum(has_warp ? shared.ties[Lane()] : 0);
+    const uint32_t block_within = WarpSum(has_warp ? shared.warp_sums[Lane()] : 0);
     if (Lane() == 0) {
       plan.block_above[BlockIndex()] = block_above;
       plan.block_ties[BlockIndex()] = block_ties;
@@ -80,8 +80,8 @@ MSTOPK_DEVICE Place FindPlace(const Plan& plan, uint32_t key, uint32_t finalists
   Place place = {};
   BlockSync();
   for (uint32_t b = ThreadIndex(); b < BlockIndex(); b += kThreads) {
-    place.above_before += LoadShared(&plan.block_above[b]);
-    place.ties_before += LoadShared(&plan.block_ties[b]);
+    place.above_before += LoadFromOthers(&plan.block_above[b]);
+    place.ties_before += LoadFromOthers(&plan.block_ties[b]);
   }
   constexpr uint32_t kAtOnce = 4;
   for (uint32_t done = 0; done < finalists; done += kAtOnce * kThreads) {
@@ -89,8 +89,8 @@ MSTOPK_DEVICE Place FindPlace(const Plan& plan, uint32_t key, uint32_t finalists
     MSTOPK_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {
       const uint32_t i = done + j * kThreads + ThreadIndex();
-      keys[j] = i < finalists ? LoadShared(&plan.finalist_key[i]) : 0;
-      warps[j] = i < finalists ? LoadShared(&plan.finalist_warp[i]) : plan.warps;
+      keys[j] = i < finalists ? LoadFromOthers(&plan.finalist_key[i]) : 0;
+      warps[j] = i < finalists ? LoadFromOthers(&plan.finalist_warp[i]) : plan.warps;
     }
     MSTOPK_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {
@@ -168,7 +168,7 @@ MSTOPK_DEVICE void EmitWinners(const Plan& plan, const Store& store, const Again
   constexpr uint32_t kRows = 16;  // on their way at once
   const Chunk chunk = ChunkOfWarp(plan);
   const uint32_t end = emitter.out + place.above + granted;
-  for (uint32_t done = 0; emitter.out < end; done += kRows * kWarpSize) {
+  for (uint32_t done = 0; done < chunk.length && emitter.out < end; done += kRows * kWarpSize) {
     typename Again::Bits bits[kRows];
     const auto at = [&](uint32_t row) { return done + row * kWarpSize + Lane(); };
     MSTOPK_UNROLL
@@ -211,7 +211,7 @@ MSTOPK_DEVICE void ErrorFeedbackKernel(const Plan& plan, const Store& store,
     StreamPass(plan, store, sum, rule, plan.state->rounds[0], shared);
   }
   GridSync();
-  const bool finite = LoadShared(&plan.state->non_finite) == 0;
+  const bool finite = LoadFromOthers(&plan.state->non_finite) == 0;
   if (GlobalWarp() == 0 && Lane() == 0) *all_finite = finite;
   if (plan.k > 0) {
     EmitWinners(plan, store, acc, found, values, indices, shared, [&](uint32_t index) {

@@ -187,7 +187,7 @@ template <typename Bits>
 Bits LoadConstant(const Bits* address) {
   return *address;
 }
-inline uint32_t LoadShared(const uint32_t* address) { return *address; }
+inline uint32_t LoadFromOthers(const uint32_t* address) { return *address; }
 inline float AddFloats(float a, float b) { return a + b; }
 inline uint32_t* SharedMemory() { return Emulator::Current().shared(); }
 

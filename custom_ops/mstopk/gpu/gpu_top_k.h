@@ -1,7 +1,7 @@
 // MSTopK on a CUDA device: pointers and a stream, no TensorFlow.
 //
-// One cooperative launch does it all: sample, one streaming pass that appends candidates to pages,
-// histogram rounds among them for the exact k-th key, and the winners in index order. Short vectors
+// One cooperative launch does it all: sample, one streaming pass that appends candidates to pages and
+// counts them, the exact k-th key among the few it can be, and the winners in index order. Short vectors
 // stay on the chip whole, in shared memory, and are not sampled. Results equal the CPU's (../mstopk.h,
 // ../error_feedback.h) in every bit. No host synchronisation.
 //

@@ -1,4 +1,4 @@
-// How a selection is laid out on the GPU: grid, chunks and workspace. Pure host arithmetic.
+// How a selection is laid out on the GPU: grid, chunks, sample and workspace. Pure arithmetic.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_PLAN_H_
 #define CUSTOM_OPS_MSTOPK_GPU_PLAN_H_
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "custom_ops/mstopk/key.h"
 #include "custom_ops/mstopk/sample_ranks.h"
 
 namespace mstopk {
@@ -16,8 +17,9 @@ namespace gpu {
 constexpr uint32_t kBinBits = 11;
 constexpr uint32_t kBins = 1 << kBinBits;  // of every histogram; 3 rounds of 11 bits cover a 31-bit key
 constexpr uint32_t kPageSlots = 256;  // candidates per page
-constexpr uint32_t kMaxRounds = 10;   // passes over the input and over the candidates, at most 7
+constexpr uint32_t kMaxRounds = 6;    // passes over the input and over the candidates, at most 5
 constexpr uint32_t kChunkUnit = 256;  // chunks are multiples of this
+constexpr uint32_t kSamplePiece = 16;  // consecutive elements that are sampled together
 constexpr uint32_t kKeysPerThread = 16;  // of those that one block selects from
 constexpr uint32_t kRowsPerTurn = 4;  // that a warp looks at before it stores what it found
 
@@ -47,7 +49,7 @@ struct Plan {
   uint32_t sample_rank;    // the floor is the sample's key of this rank
   uint32_t tie_limit;      // ties in the sample from which on ties are counted, not stored
   uint32_t page_count;     // 0 where all elements stay on the chip
-  uint32_t max_finalists;  // candidates that every block can look at by itself
+  uint32_t max_finalists;  // candidates that every block can look at by itself: kKeysPerThread for each thread
 
   State* state;
   uint32_t* sample;
@@ -57,10 +59,23 @@ struct Plan {
   uint32_t* warp_first;     // [warps], first page of the chain
   uint32_t* warp_count;     // [warps], candidates in it
   uint32_t* block_above;    // [blocks], elements that win for certain
-  uint32_t* block_ties;     // [blocks], elements that equal the k-th key
+  uint32_t* block_ties;     // [blocks], elements that equal the k-th key; 0 where there are finalists
   uint32_t* finalist_key;   // [max_finalists]
   uint32_t* finalist_warp;  // [max_finalists], whose chunk they are from
 };
+
+MSTOPK_HOST_DEVICE inline uint32_t Mix(uint32_t x) {  // the finalizer of MurmurHash3
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+// Where in a vector of n elements the sample's piece number `piece` begins: somewhere in its stratum.
+MSTOPK_HOST_DEVICE inline uint32_t SampleBegin(uint32_t piece, uint32_t pieces, uint32_t n) {
+  const uint32_t begin = static_cast<uint32_t>(uint64_t{piece} * n / pieces);
+  const uint32_t end = static_cast<uint32_t>((uint64_t{piece} + 1) * n / pieces);
+  return begin + Mix(n + piece) % (end - begin - kSamplePiece + 1);
+}
 
 // Lays out a selection of k of n elements (0 < n < 2^32) on a grid of `blocks` x `block_warps`
 // warps; with `on_chip` a block keeps block_warps * chunk elements in shared memory. Pointers are
@@ -78,7 +93,8 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
   plan.max_finalists = block_warps * 32 * kKeysPerThread;
 
   if (!on_chip) {
-    const uint32_t samples = std::min(std::max(n / 256, 1u << 12), plan.max_finalists);
+    uint32_t samples = std::min(std::max(n / 256, 1u << 12), plan.max_finalists);
+    samples = samples / kSamplePiece * kSamplePiece;
     const double mean = static_cast<double>(k) * samples / n;
     plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
     plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;

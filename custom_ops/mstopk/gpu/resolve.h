@@ -1,5 +1,5 @@
 // From the input to the few candidates among which the k-th key is: the sampled floor, passes until the
-// candidates fit, and histogram rounds among them. Every block takes the same decisions from the same counts.
+// candidates fit, and, where these are still many, histogram rounds among them. Every block takes the same decisions from the same counts.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_RESOLVE_H_
 #define CUSTOM_OPS_MSTOPK_GPU_RESOLVE_H_
@@ -15,24 +15,14 @@
 namespace mstopk {
 namespace gpu {
 
-MSTOPK_DEVICE uint32_t Mix(uint32_t x) {  // the finalizer of MurmurHash3
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  return x ^ (x >> 16);
-}
-
-// Copies the keys of the sample to plan.sample: 16 consecutive elements per stratum of the input.
+// Copies the keys of the sample to plan.sample.
 template <typename Source>
 MSTOPK_DEVICE void TakeSample(const Plan& plan, const Source& source) {
-  constexpr uint32_t kPiece = 16;
-  const uint32_t pieces = plan.samples / kPiece;
+  const uint32_t pieces = plan.samples / kSamplePiece;
   const uint32_t threads = plan.warps * kWarpSize;
   for (uint32_t i = GlobalWarp() * kWarpSize + Lane(); i < plan.samples; i += threads) {
-    const uint32_t piece = i / kPiece;
-    const uint32_t begin = static_cast<uint32_t>(uint64_t{piece} * plan.n / pieces);
-    const uint32_t end = static_cast<uint32_t>((uint64_t{piece} + 1) * plan.n / pieces);
-    const uint32_t jitter = Mix(plan.n + piece) % (end - begin - kPiece + 1);
-    plan.sample[i] = KeyOf(source.Peek(begin + jitter + i % kPiece));
+    const uint32_t begin = SampleBegin(i / kSamplePiece, pieces, plan.n);
+    plan.sample[i] = KeyOf(source.Peek(begin + i % kSamplePiece));
   }
 }
 
@@ -107,8 +97,8 @@ MSTOPK_DEVICE Found FindBand(const Plan& plan, const Store& store, const Source&
       StreamPass(plan, store, again, rule, counts, shared);
     }
     GridSync();
-    const uint32_t ties = LoadShared(&counts.ties);
-    const bool overflow = LoadShared(&counts.overflow) != 0;
+    const uint32_t ties = LoadFromOthers(&counts.ties);
+    const bool overflow = LoadFromOthers(&counts.overflow) != 0;
     FetchHistogram(counts.histogram, shared.histogram);
     const Crossing crossing = FindCrossing(shared, plan.k);
     if (crossing.total < plan.k) {
@@ -126,7 +116,9 @@ MSTOPK_DEVICE Found FindBand(const Plan& plan, const Store& store, const Source&
     if (band.width == 0) {  // the bin is one key: its elements all tie
       rule = {band.low + 1, CoveringShift(max_key - band.low), true, true};
     } else {  // that bin over the lower half of the next histogram: what lies beyond stays apart
-      rule = {band.low, CoveringShift(2 * band.width + 1), true, false};
+      const uint32_t wide = 2 * band.width + 1;
+      const uint32_t all = max_key - band.low;
+      rule = {band.low, CoveringShift(wide < all ? wide : all), true, false};
     }
   }
 }

@@ -31,6 +31,7 @@ MSTOPK_DEVICE void StreamPass(const Plan& plan, const Store& store, Source sourc
                               Round& round, Shared& shared) {
   constexpr uint32_t kRows =
       Store::kRowsAtOnce < Source::kRowsAtOnce ? Store::kRowsAtOnce : Source::kRowsAtOnce;
+  static_assert(kRows % kRowsPerTurn == 0, "whole turns");
   const Chunk chunk = ChunkOfWarp(plan);
   ClearHistogram(shared.histogram);
   auto open = store.Open(round, rule, shared);

@@ -7,6 +7,7 @@
 
 #include "custom_ops/mstopk/error_feedback.h"
 #include "custom_ops/mstopk/gpu/gpu_top_k.h"
+#include "custom_ops/mstopk/gpu/misleading_inputs.h"
 #include "custom_ops/mstopk/gpu_check/correctness.h"
 #include "custom_ops/mstopk/gpu_check/device_buffer.h"
 #include "custom_ops/mstopk/mstopk.h"
@@ -79,6 +80,7 @@ void CheckErrorFeedback(const std::vector<typename Format::Bits>& grad,
                                 kept.data(), values.data(), indices.data());
 
   const GpuTopK<Format, Index> selector(0);
+  CHECK_CUDA(selector.status());
   const DeviceBuffer<typename Format::Bits> device_grad(grad);
   const DeviceBuffer<uint32_t> device_residual(residual);
   const DeviceBuffer<uint32_t> device_kept(n);
@@ -113,6 +115,22 @@ void CheckFormat(const std::vector<float>& x, const std::vector<uint32_t>& resid
   if (n > 1) CheckSelect<Format, Index>(bits, n / 100 + 1, 1, what + " misaligned", tally);
 }
 
+// Long vectors, of which the sample misleads.
+void CheckMisleading(Tally* tally) {
+  std::mt19937_64 random(31);
+  for (const uint32_t n : {1500000u, (1u << 22) + 5}) {
+    const std::vector<uint32_t> residual(n);
+    for (const uint32_t k : {n / 100, n - 1, n}) {
+      size_t bytes = 0;
+      const gpu::Plan plan = gpu::MakePlan(n, n / 100, 1, 32, /*on_chip=*/false, nullptr, &bytes);
+      for (const gpu::MisleadingInput& input : gpu::MisleadingInputs(n, plan.samples, random)) {
+        CheckSelect<Float32, int32_t>(input.x, k, 0, input.name, tally);
+        CheckErrorFeedback<Float32, int32_t>(input.x, residual, k, input.name, tally);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 CorrectnessResult CheckCorrectness() {
@@ -133,6 +151,7 @@ CorrectnessResult CheckCorrectness() {
                 tally.failures);
     std::fflush(stdout);
   }
+  CheckMisleading(&tally);
   return {tally.cases, tally.failures};
 }
 

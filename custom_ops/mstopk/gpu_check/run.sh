@@ -17,7 +17,7 @@ for source in $core/{scan_scalar,scan_avx2,scan_avx512,rank,sample,candidates,ms
 done
 for source in $core/gpu/gpu_top_k.cu $core/gpu_check/*.cu; do
   objects+=("$out/$(basename "${source%.cu}").o")
-  nvcc -std=c++17 -O3 -arch="${CUDA_ARCH:-native}" -I. ${CCCL:+"-I$CCCL"} -c "$source" -o "${objects[-1]}"
+  nvcc -std=c++17 -O3 -arch=native -I. ${CCCL:+"-I$CCCL"} -c "$source" -o "${objects[-1]}"
 done
 nvcc "${objects[@]}" -o build/cuda/gpu_check
 if (($# > 0)); then
