@@ -94,13 +94,12 @@ def render(record: dict) -> str:
     return "\n\n".join(
         [
             "## Measured on a GPU",
-            f"{', '.join(facts)}. Before, {record['cases']:,} results were compared with the CPU's, "
+            f"{', '.join(facts)}. Before timing, {record['cases']:,} results were compared with the CPU's, "
             f"bit for bit: {record['failures']} differed.",
             goals(times),
-            "Median microseconds; normal float32 data, of which no cache holds anything (but of "
-            "`cub::DeviceRadixSort`'s, always the same); in brackets, "
-            "multiples of `mstopk` in the same column. `torch` and `jax` were timed by the host, in a "
-            "process of their own, the others in turn, by events.",
+            "Median microseconds; normal float32 data, in no cache, except that `cub::DeviceRadixSort` "
+            "always sorts the same; in brackets, multiples of `mstopk` in the same column. `torch` and "
+            "`jax` were timed by the host, in a process of their own, the others in turn, by events.",
             contenders(compared),
             "Other distributions, microseconds. Where very many elements tie (clipped, zeros), a warp looks "
             "again for those that win, through its own part.",

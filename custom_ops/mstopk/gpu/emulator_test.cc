@@ -69,7 +69,7 @@ void ExpectSelectsFrom(const std::vector<Bits>& x, uint32_t k, uint64_t seed,
   ASSERT_EQ(indices, expected) << name << (kOnChip ? ", on the chip," : "") << " n=" << x.size()
                                << " k=" << k << " seed " << seed;
   for (uint32_t i = 0; i < k; ++i) ASSERT_EQ(values[i], x[expected[i]]);
-  EXPECT_LE(workspace.Rounds(), kOnChip ? 3 : 5);
+  EXPECT_LE(workspace.Rounds(), kOnChip ? 3 : 4);
 }
 
 template <typename Bits>

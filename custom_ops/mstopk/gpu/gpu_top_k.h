@@ -5,9 +5,8 @@
 // stay on the chip whole, in shared memory, and are not sampled. Results equal the CPU's (../mstopk.h,
 // ../error_feedback.h) in every bit. No host synchronisation.
 //
-// Reads of the input: one of short vectors; of long ones one, plus the chunks that ties must be found
-// in, on all but misleading samples. Each misleading digit of the keys costs one more; at most 5
-// passes in all.
+// Reads of the input: one of short vectors. Of long ones one, and where very many elements tie the chunks that
+// these win in; or two in all, if the sample has misled.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_GPU_TOP_K_H_
 #define CUSTOM_OPS_MSTOPK_GPU_GPU_TOP_K_H_
@@ -35,7 +34,8 @@ class GpuTopK {
   explicit GpuTopK(int device);
   cudaError_t status() const { return status_; }
 
-  // Device memory that a call needs, for k of n elements, 0 < n <= kMaxElements.
+  // Device memory that a call needs, for k of n elements, 0 < n <= kMaxElements: somewhat more than 8 n of
+  // long vectors, though few of these bytes are touched unless a sample misleads.
   size_t WorkspaceBytes(int64_t n, int64_t k) const;
 
   // As mstopk::TopK, 0 < k <= n; all pointers are to device memory, `workspace` 256-byte aligned.

@@ -29,13 +29,14 @@ struct Kept {
       const uint32_t i = row * kWarpSize + Lane();
       if (i >= valid) continue;
       elements[first + i - begin] = bits[row];
-      if (rule.collect) AtomicAdd(&histogram[(KeyOf(bits[row]) - rule.floor) >> rule.shift], 1);
+      if (rule.floor == 0) AtomicAdd(&histogram[KeyOf(bits[row]) >> rule.shift], 1);
     }
   }
   MSTOPK_DEVICE void Close() {}
 };
 
-// Takes every element that the input has: the plan is to be one without samples.
+// Takes every element that the input has, and counts them unless the rule is for none: the plan is to be one
+// without samples, whose floor is 0.
 template <typename Bits>
 struct OnChip {
   static constexpr uint32_t kRowsAtOnce = kChunkUnit / kWarpSize;

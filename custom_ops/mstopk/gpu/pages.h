@@ -28,7 +28,6 @@ struct Chain {
   Shared& shared;
   uint32_t* const waiting_bits;   // [kWaiting]
   uint32_t* const waiting_index;  // [kWaiting]
-  bool takes;  // false once pages ran out, or if nothing is to be stored
   uint32_t waiting = 0;
   uint32_t count = 0;  // candidates in pages
   uint32_t page = 0;   // the last of the chain
@@ -90,29 +89,22 @@ struct Chain {
 
   // Counts and stores `number` <= 32 of those that wait, from `first` on.
   MSTOPK_DEVICE void Store(uint32_t first, uint32_t number) {
-    if (takes && count % kPageSlots == 0) Grow();
+    if (count % kPageSlots == 0) Grow();
     if (Lane() < number) {
       const uint32_t bits = waiting_bits[first + Lane()];
       const uint32_t bin = (KeyOf(static_cast<Bits>(bits)) - rule.floor) >> rule.shift;
       AtomicAdd(&shared.histogram[bin < kBins ? bin : kBins - 1], 1);
-      if (takes) {
-        const uint64_t slot = uint64_t{page} * kPageSlots + count % kPageSlots + Lane();
-        plan.page_bits[slot] = bits;
-        plan.page_index[slot] = waiting_index[first + Lane()];
-      }
+      const uint64_t slot = uint64_t{page} * kPageSlots + count % kPageSlots + Lane();
+      plan.page_bits[slot] = bits;
+      plan.page_index[slot] = waiting_index[first + Lane()];
     }
-    if (takes) count += number;
+    count += number;
   }
 
   // Adds a page to the chain.
   MSTOPK_DEVICE void Grow() {
     uint32_t fresh = Lane() == 0 ? AtomicAdd(&round.pages, 1) : 0;
     fresh = Broadcast(fresh, 0);
-    if (fresh >= plan.page_count) {
-      takes = false;
-      if (Lane() == 0) round.overflow = 1;
-      return;
-    }
     if (Lane() == 0) (count == 0 ? plan.warp_first[GlobalWarp()] : plan.page_next[page]) = fresh;
     page = fresh;
   }
@@ -127,7 +119,7 @@ struct Pages {
   // For a pass over this warp's chunk: what it has stored before is forgotten.
   MSTOPK_DEVICE Chain<Bits> Open(Round& round, const Rule& rule, Shared& shared) const {
     uint32_t* const waiting = SharedMemory() + kSharedWords + WarpInBlock() * kWordsPerWarp;
-    return {plan, round, rule, shared, waiting, waiting + kWaiting, rule.collect};
+    return {plan, round, rule, shared, waiting, waiting + kWaiting};
   }
 
   // Calls visit(present, bits, index) for the candidates of this warp in order, one per lane at a time.

@@ -17,7 +17,7 @@ namespace gpu {
 constexpr uint32_t kBinBits = 11;
 constexpr uint32_t kBins = 1 << kBinBits;  // of every histogram; 3 rounds of 11 bits cover a 31-bit key
 constexpr uint32_t kPageSlots = 256;  // candidates per page
-constexpr uint32_t kMaxRounds = 6;    // passes over the input and over the candidates, at most 5
+constexpr uint32_t kMaxRounds = 4;    // passes over the input and over the candidates
 constexpr uint32_t kChunkUnit = 256;  // chunks are multiples of this
 constexpr uint32_t kSamplePiece = 16;  // consecutive elements that are sampled together
 constexpr uint32_t kKeysPerThread = 16;  // of those that one block selects from
@@ -26,9 +26,8 @@ constexpr uint32_t kRowsPerTurn = 4;  // that a warp looks at before it stores w
 // What the blocks of one launch tell each other in one round.
 struct Round {
   uint32_t histogram[kBins];
-  uint32_t pages;     // pages handed out
-  uint32_t overflow;  // whether there were too few
-  uint32_t ties;      // elements that equal the tie key
+  uint32_t pages;  // handed out
+  uint32_t ties;   // elements that equal the tie key
 };
 
 // Cleared by the kernel.
@@ -99,9 +98,7 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
     plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
     plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
     plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
-
-    const uint64_t limit = plan.samples == 0 ? n : std::min<uint64_t>(n, 4ull * k + n / 64);
-    plan.page_count = static_cast<uint32_t>(limit / kPageSlots) + plan.warps + 1;
+    plan.page_count = n / kPageSlots + plan.warps;  // for all: what a sample promises, it may not keep
   }
 
   size_t used = 0;

@@ -1,5 +1,6 @@
-// From the input to the few candidates among which the k-th key is: the sampled floor, passes until the
-// candidates fit, and, where these are still many, histogram rounds among them. Every block takes the same decisions from the same counts.
+// From the input to the few candidates among which the k-th key is: the sampled floor, a pass, one more if that
+// was too high, and, where these are still many, histogram rounds among them. Every block takes the same
+// decisions from the same counts.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_RESOLVE_H_
 #define CUSTOM_OPS_MSTOPK_GPU_RESOLVE_H_
@@ -42,8 +43,8 @@ MSTOPK_DEVICE Rule FirstRule(const Plan& plan, const Source& source, Shared& sha
   ClearState(plan);
   if (plan.k > 0) TakeSample(plan, source);
   GridSync();
-  if (plan.k == 0) return {max_key + 1, 0, false, false};
-  if (plan.samples == 0) return {0, CoveringShift(max_key), true, false};
+  if (plan.k == 0) return {max_key + 1, 0, false};
+  if (plan.samples == 0) return {0, CoveringShift(max_key), false};
   // A key of a slightly lower rank is as good.
   const Band low =
       SelectInBlock(plan.sample, plan.samples, {0, max_key, plan.sample_rank, plan.samples},
@@ -53,7 +54,7 @@ MSTOPK_DEVICE Rule FirstRule(const Plan& plan, const Source& source, Shared& sha
   const uint32_t floor = plateau ? low.low + 1 : low.low;
   // Bins for half an octave of float32, where the k-th key is, mostly: so fine that one of them is few candidates.
   constexpr uint32_t shift = max_key < (1u << 16) ? 0 : 11;
-  return {floor, shift, true, plateau};
+  return {floor, shift, plateau};
 }
 
 // Where the k-th key is.
@@ -82,45 +83,33 @@ MSTOPK_DEVICE Band NarrowAmongCandidates(const Plan& plan, const Store& store, B
   return band;
 }
 
-// Streams until the candidates fit the store, then narrows down where the k-th key is. `source` is read by the
-// first pass, `again` by the others: one pass on all but misleading samples. k > 0.
+// Streams, and narrows down where the k-th key is. `source` is read by the first pass, `again` by the second,
+// which takes everything, if a misleading sample has set the floor too high. k > 0.
 template <typename Store, typename Source, typename Again>
 MSTOPK_DEVICE Found FindBand(const Plan& plan, const Store& store, const Source& source,
                              const Again& again, Rule rule, Shared& shared) {
-  using Bits = typename Source::Bits;
-  constexpr uint32_t max_key = KeyTraits<Bits>::kMax;
-  for (uint32_t round = 0;; ++round) {
-    Round& counts = plan.state->rounds[round];
-    if (round == 0) {
-      StreamPass(plan, store, source, rule, counts, shared);
-    } else {
-      StreamPass(plan, store, again, rule, counts, shared);
-    }
+  constexpr uint32_t max_key = KeyTraits<typename Source::Bits>::kMax;
+  const auto count = [&](const Round& round) {
     GridSync();
-    const uint32_t ties = LoadFromOthers(&counts.ties);
-    const bool overflow = LoadFromOthers(&counts.overflow) != 0;
-    FetchHistogram(counts.histogram, shared.histogram);
-    const Crossing crossing = FindCrossing(shared, plan.k);
-    if (crossing.total < plan.k) {
-      if (crossing.total + ties >= plan.k) {
-        return {{rule.floor - 1, 0, plan.k - crossing.total, ties}, false};
-      }
-      rule = {0, CoveringShift(max_key), false, false};  // the floor was too high: look at all keys
-      continue;
+    FetchHistogram(round.histogram, shared.histogram);
+    return FindCrossing(shared, plan.k);
+  };
+  uint32_t round = 0;
+  StreamPass(plan, store, source, rule, plan.state->rounds[0], shared);
+  Crossing crossing = count(plan.state->rounds[0]);
+  if (crossing.total < plan.k) {
+    const uint32_t ties = LoadFromOthers(&plan.state->rounds[0].ties);
+    if (crossing.total + ties >= plan.k) {
+      return {{rule.floor - 1, 0, plan.k - crossing.total, ties}, false};
     }
-    const Band band = BinOf({rule.floor, max_key - rule.floor, plan.k, crossing.total}, rule.shift, crossing);
-    if (rule.collect && !overflow) {
-      return {NarrowAmongCandidates<Bits>(plan, store, band, round, shared), true};
-    }
-    // Too low; the histogram says how much.
-    if (band.width == 0) {  // the bin is one key: its elements all tie
-      rule = {band.low + 1, CoveringShift(max_key - band.low), true, true};
-    } else {  // that bin over the lower half of the next histogram: what lies beyond stays apart
-      const uint32_t wide = 2 * band.width + 1;
-      const uint32_t all = max_key - band.low;
-      rule = {band.low, CoveringShift(wide < all ? wide : all), true, false};
-    }
+    rule = {0, CoveringShift(max_key), false};
+    round = 1;
+    StreamPass(plan, store, again, rule, plan.state->rounds[1], shared);
+    crossing = count(plan.state->rounds[1]);
   }
+  const Band all = {rule.floor, max_key - rule.floor, plan.k, crossing.total};
+  const Band band = BinOf(all, rule.shift, crossing);
+  return {NarrowAmongCandidates<typename Source::Bits>(plan, store, band, round, shared), true};
 }
 
 }  // namespace gpu

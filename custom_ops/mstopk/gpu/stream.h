@@ -15,13 +15,11 @@
 namespace mstopk {
 namespace gpu {
 
-// What a pass looks for. Elements with key >= floor are counted in bins of 2^shift keys (the last
-// bin takes all that lie beyond) and stored if `collect`; those that equal floor - 1 are counted if
-// `count_ties`.
+// What a pass looks for. Elements with key >= floor are stored, and counted in bins of 2^shift keys (the
+// last bin takes all that lie beyond); those that equal floor - 1 are counted if `count_ties`.
 struct Rule {
   uint32_t floor;
   uint32_t shift;
-  bool collect;
   bool count_ties;
 };
 
