@@ -131,6 +131,7 @@ TEST(GpuSelectTest, AMisleadingSampleCostsPassesNotCorrectness) {
   const uint32_t k = 400;
   for (const MisleadingInput& input : MisleadingInputs(n, Samples(n, k), random)) {
     ExpectSelects<uint32_t>(input.x, k, 1, input.name);
+    ExpectSelects<uint32_t>(input.x, 5 * k, 2, input.name + ", more than the sample");
     ExpectSelects<uint32_t>(input.x, n - 1, 3, input.name + ", nearly all");
   }
 }

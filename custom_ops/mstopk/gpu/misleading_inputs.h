@@ -3,6 +3,7 @@
 #ifndef CUSTOM_OPS_MSTOPK_GPU_MISLEADING_INPUTS_H_
 #define CUSTOM_OPS_MSTOPK_GPU_MISLEADING_INPUTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -30,15 +31,17 @@ inline std::vector<MisleadingInput> MisleadingInputs(uint32_t n, uint32_t sample
   }
   std::vector<MisleadingInput> inputs;
   for (const bool seen_is_large : {false, true}) {
-    std::vector<uint32_t> spread(n), tied(n);
+    std::vector<uint32_t> spread(n), tied(n), narrow(n);
     for (uint32_t i = 0; i < n; ++i) {
       const bool large = sampled[i] == seen_is_large;
       spread[i] =
           BitsFromFloat(std::normal_distribution<float>()(random) + (large ? 100.0f : 0.0f));
       tied[i] = BitsFromFloat(large ? 3.0f : 1.0f);
+      narrow[i] = large ? BitsFromFloat(2.0f) : BitsFromFloat(1.0f) + i % 400;
     }
     inputs.push_back({"misleading, spread", spread});
     inputs.push_back({"misleading, tied", tied});
+    inputs.push_back({"misleading, narrow", narrow});
   }
   return inputs;
 }

@@ -17,7 +17,7 @@ namespace gpu {
 constexpr uint32_t kBinBits = 11;
 constexpr uint32_t kBins = 1 << kBinBits;  // of every histogram; 3 rounds of 11 bits cover a 31-bit key
 constexpr uint32_t kPageSlots = 256;  // candidates per page
-constexpr uint32_t kMaxRounds = 4;    // passes over the input and over the candidates
+constexpr uint32_t kMaxRounds = 5;    // passes over the input and over the candidates, at most 4
 constexpr uint32_t kChunkUnit = 256;  // chunks are multiples of this
 constexpr uint32_t kSamplePiece = 16;  // consecutive elements that are sampled together
 constexpr uint32_t kKeysPerThread = 16;  // of those that one block selects from
@@ -98,7 +98,9 @@ inline Plan MakePlan(uint32_t n, uint32_t k, uint32_t blocks, uint32_t block_war
     plan.sample_rank = static_cast<uint32_t>(LowRank(mean));
     plan.samples = n < kShortest || plan.sample_rank >= samples ? 0 : samples;
     plan.tie_limit = static_cast<uint32_t>((k + n / 64.0) * samples / n);
-    plan.page_count = n / kPageSlots + plan.warps;  // for all: what a sample promises, it may not keep
+    // For all elements: what a sample promises, it may not keep. A warp whose chunk is whole wastes no page.
+    static_assert(kChunkUnit % kPageSlots == 0, "chunks are whole pages");
+    plan.page_count = n / kPageSlots + (n % kPageSlots != 0);
   }
 
   size_t used = 0;
