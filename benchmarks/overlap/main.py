@@ -1,6 +1,6 @@
 """How much of the communication does DeAR hide, and what do others?
 
-make bench-overlap                         measures, publishes; an hour and a half; root, Linux
+make bench-overlap                         measures, publishes; an hour or more; root, Linux
 python -m benchmarks.overlap.main --quick  two nodes, one rate, a small model; prints only; some minutes
 
 A run that was interrupted goes on where it was: a cluster in benchmarks/overlap/results/results.json that was
