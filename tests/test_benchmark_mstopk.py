@@ -31,9 +31,7 @@ def test_goals_take_the_worst():
         for what, time in ((ADDITION, 10), (CHECKED, 17), (INTO_GRAD, into), ("apart", into + 1))
     ]
     short = [record(EAGERLY, 18, 1000, 61 * BURST)]
-    said = tables.goals(
-        {"selection": selection, "threads": threads, "fused": fused, "short": short}
-    )
+    said = tables.goals({"selection": selection, "threads": threads, "fused": fused, "short": short})
     assert "two threads: times as fast as one (one read: 1.80)" in said
     worst = [line.split(" | ")[2:] for line in said.splitlines()[2:]]
     assert worst == [

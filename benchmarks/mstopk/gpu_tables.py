@@ -2,8 +2,8 @@
 
 import json
 
-from benchmarks.mstopk.cells import share, size
-from benchmarks.report import number, results_file, said, table
+from benchmarks.mstopk.cells import column, verdicts
+from benchmarks.report import number, results_file, table
 
 Times = dict[tuple[int, int], float]
 
@@ -22,9 +22,10 @@ def goals(times: dict[str, Times]) -> str:
     """What was to be reached on an H200, for normal float32 data."""
     ours, fused = times["mstopk"], times["mstopk_error_feedback"]
 
+    theirs = [found for what, found in times.items() if what.startswith("cub::DeviceTopK")]
+
     def over_cub(per: int) -> float:
         """The least gain over the faster of its two uses, for n >= 2^24."""
-        theirs = [found for what, found in times.items() if what.startswith("cub::DeviceTopK")]
         return min(
             min(found[n, k] for found in theirs) / time
             for (n, k), time in ours.items()
@@ -34,25 +35,18 @@ def goals(times: dict[str, Times]) -> str:
     def at(found: Times, log_n: int) -> float:
         return found[1 << log_n, (1 << log_n) // 1000]
 
-    most = [
-        ("n = 2^27, k/n = 0.1 %: µs", 160, at(ours, 27)),
-        ("n = 2^20, k/n = 0.1 %: µs", 12, at(ours, 20)),
-        ("error feedback, n = 2^27, k/n = 0.1 %: µs", 450, at(fused, 27)),
-    ]
-    least = [
-        (f"n >= 2^24, k/n = {100 / per:g} %: times as fast as `cub::DeviceTopK`", goal, over_cub(per))
-        for per, goal in ((1000, 3), (100, 8))
-        if any(what.startswith("cub::DeviceTopK") for what in times)  # older headers have none
-    ]
     rows = [
-        [f"{text}, at most", f"{goal:g}", f"{got:.3g}", said(got <= goal)]
-        for text, goal, got in most
+        ("n = 2^27, k/n = 0.1 %: µs, at most", 160, at(ours, 27)),
+        ("n = 2^20, k/n = 0.1 %: µs, at most", 12, at(ours, 20)),
+        ("error feedback, n = 2^27, k/n = 0.1 %: µs, at most", 450, at(fused, 27)),
     ]
-    rows += [
-        [f"{text}, at least", f"{goal:g}", f"{got:.3g}", said(got >= goal)]
-        for text, goal, got in least
-    ]
-    return table(["goal", "", "measured", ""], rows)
+    if theirs:  # older headers have none
+        faster = "times as fast as `cub::DeviceTopK`, at least"
+        rows += [
+            (f"n >= 2^24, k/n = {100 / per:g} %: {faster}", goal, over_cub(per))
+            for per, goal in ((1000, 3), (100, 8))
+        ]
+    return table(["goal", "", "measured", ""], verdicts(rows))
 
 
 def contenders(times: dict[str, Times]) -> str:
@@ -62,7 +56,7 @@ def contenders(times: dict[str, Times]) -> str:
     def cell(found: Times, at: tuple[int, int]) -> str:
         return f"{number(found[at])} ({found[at] / ours[at]:.2f})" if at in found else ""
 
-    header = ["", *(f"{size(n)}, {share({'n': n, 'k': k})}" for n, k in ours)]
+    header = ["", *(column(n, k) for n, k in ours)]
     rows = [
         [what.replace("|", r"\|"), *(cell(found, at) for at in ours)]
         for what, found in times.items()
@@ -74,7 +68,7 @@ def other_inputs(times: dict[str, Times]) -> str:
     """One row per distribution, one column per k."""
     named = {"normal": times["mstopk"]} | {name: times[f"mstopk, {name}"] for name in OTHER_INPUTS}
     columns = list(named["zeros"])
-    header = ["", *(f"{size(n)}, {share({'n': n, 'k': k})}" for n, k in columns)]
+    header = ["", *(column(n, k) for n, k in columns)]
     return table(
         header, [[name, *(number(found[at]) for at in columns)] for name, found in named.items()]
     )

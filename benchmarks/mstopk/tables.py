@@ -1,11 +1,15 @@
 """The tables of docs/mstopk.md, from the JSON of a run; nothing there is typed by hand."""
 
 from benchmarks.mstopk import gpu_tables
-from benchmarks.mstopk.cells import microseconds, share, size
+from benchmarks.mstopk.cells import column, share, size, verdicts
 from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY
-from benchmarks.report import environment_line, said, table
+from benchmarks.report import environment_line, table
 
 Record = dict[str, object]
+
+
+def microseconds(value: float) -> str:
+    return f"{value:,.0f} µs" if value < 1e4 else f"{value / 1e3:,.1f} ms"
 
 
 def selection(records: list[Record], cold: bool) -> str:
@@ -21,7 +25,7 @@ def selection(records: list[Record], cold: bool) -> str:
         time = times[what, n, k]
         return f"{microseconds(time)} ({time / times['mstopk', n, k]:.2f})"
 
-    header = ["", *(f"{size(n)}, {share({'n': n, 'k': k})}" for n, k in columns)]
+    header = ["", *(column(n, k) for n, k in columns)]
     return table(header, [[what, *(cell(what, *c) for c in columns)] for what in names])
 
 
@@ -139,14 +143,7 @@ def goals(experiments: dict[str, list[Record]]) -> str:
         ),
         ("n = 2^18, k/n = 0.1 %, through TensorFlow, in bursts: µs, at most", 60, brief),
     ]
-
-    def verdict(text: str, goal: float, got: float) -> str:
-        return said(got <= goal if text.endswith("at most") else got >= goal)
-
-    return table(
-        ["goal; n >= 2^24 unless stated", "", "worst measured", ""],
-        [[text, f"{goal:g}", f"{got:.3g}", verdict(text, goal, got)] for text, goal, got in rows],
-    )
+    return table(["goal; n >= 2^24 unless stated", "", "worst measured", ""], verdicts(rows))
 
 
 def render(results: dict) -> str:

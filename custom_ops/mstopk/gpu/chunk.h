@@ -1,4 +1,4 @@
-// Which part of the input a warp works on.
+// Where in the grid a thread is, and which part of the input a warp works on.
 
 #ifndef CUSTOM_OPS_MSTOPK_GPU_CHUNK_H_
 #define CUSTOM_OPS_MSTOPK_GPU_CHUNK_H_
@@ -12,6 +12,9 @@ namespace mstopk {
 namespace gpu {
 
 MSTOPK_DEVICE uint32_t GlobalWarp() { return BlockIndex() * kBlockWarps + WarpInBlock(); }
+
+MSTOPK_DEVICE uint32_t GlobalThread() { return GlobalWarp() * kWarpSize + Lane(); }
+MSTOPK_DEVICE uint32_t GridThreads(const Plan& plan) { return plan.warps * kWarpSize; }
 
 struct Chunk {
   uint32_t begin;

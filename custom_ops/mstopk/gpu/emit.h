@@ -220,9 +220,9 @@ MSTOPK_DEVICE void ErrorFeedbackKernel(const Plan& plan, const Store& store,
   }
   if (finite) return;
   WarpSync();  // this warp's chunk is not read again: undo what its first pass stored
-  const uint64_t begin = uint64_t{GlobalWarp()} * plan.chunk;
-  for (uint64_t i = begin + Lane(); i < begin + plan.chunk && i < plan.n; i += kWarpSize) {
-    sum.sum[i] = sum.residual[i];
+  const Chunk chunk = ChunkOfWarp(plan);
+  for (uint32_t offset = Lane(); offset < chunk.length; offset += kWarpSize) {
+    sum.sum[chunk.begin + offset] = sum.residual[chunk.begin + offset];
   }
 }
 

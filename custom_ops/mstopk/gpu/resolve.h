@@ -20,8 +20,7 @@ namespace gpu {
 template <typename Source>
 MSTOPK_DEVICE void TakeSample(const Plan& plan, const Source& source) {
   const uint32_t pieces = plan.samples / kSamplePiece;
-  const uint32_t threads = plan.warps * kWarpSize;
-  for (uint32_t i = GlobalWarp() * kWarpSize + Lane(); i < plan.samples; i += threads) {
+  for (uint32_t i = GlobalThread(); i < plan.samples; i += GridThreads(plan)) {
     const uint32_t begin = SampleBegin(i / kSamplePiece, pieces, plan.n);
     plan.sample[i] = KeyOf(source.Peek(begin + i % kSamplePiece));
   }
@@ -29,11 +28,8 @@ MSTOPK_DEVICE void TakeSample(const Plan& plan, const Source& source) {
 
 MSTOPK_DEVICE void ClearState(const Plan& plan) {
   uint32_t* const words = reinterpret_cast<uint32_t*>(plan.state);
-  const uint32_t threads = plan.warps * kWarpSize;
-  for (uint32_t i = GlobalWarp() * kWarpSize + Lane(); i < sizeof(State) / sizeof(uint32_t);
-       i += threads) {
-    words[i] = 0;
-  }
+  constexpr uint32_t length = sizeof(State) / sizeof(uint32_t);
+  for (uint32_t i = GlobalThread(); i < length; i += GridThreads(plan)) words[i] = 0;
 }
 
 // The rule of the first pass; when it returns, the state of the whole grid is clear.
@@ -63,6 +59,13 @@ struct Found {
   bool stored;  // whether its elements are candidates; else they all tie, and Shared::ties counts them
 };
 
+// Where the histogram that all blocks have added to crosses `rank`.
+MSTOPK_DEVICE Crossing FindCrossingOfGrid(const uint32_t* total, uint32_t rank, Shared& shared) {
+  GridSync();
+  FetchHistogram(total, shared.histogram);
+  return FindCrossing(shared, rank);
+}
+
 // Narrows a band in rounds over the candidates, until every block can look at all of it.
 template <typename Bits, typename Store>
 MSTOPK_DEVICE Band NarrowAmongCandidates(const Plan& plan, const Store& store, Band band,
@@ -76,9 +79,7 @@ MSTOPK_DEVICE Band NarrowAmongCandidates(const Plan& plan, const Store& store, B
     });
     uint32_t* const total = plan.state->rounds[++round].histogram;
     FlushHistogram(shared.histogram, total);
-    GridSync();
-    FetchHistogram(total, shared.histogram);
-    band = BinOf(band, shift, FindCrossing(shared, band.rank));
+    band = BinOf(band, shift, FindCrossingOfGrid(total, band.rank, shared));
   }
   return band;
 }
@@ -90,9 +91,7 @@ MSTOPK_DEVICE Found FindBand(const Plan& plan, const Store& store, const Source&
                              const Again& again, Rule rule, Shared& shared) {
   constexpr uint32_t max_key = KeyTraits<typename Source::Bits>::kMax;
   const auto count = [&](const Round& round) {
-    GridSync();
-    FetchHistogram(round.histogram, shared.histogram);
-    return FindCrossing(shared, plan.k);
+    return FindCrossingOfGrid(round.histogram, plan.k, shared);
   };
   uint32_t round = 0;
   StreamPass(plan, store, source, rule, plan.state->rounds[0], shared);

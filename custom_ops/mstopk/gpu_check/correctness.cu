@@ -120,10 +120,10 @@ void CheckMisleading(Tally* tally) {
   std::mt19937_64 random(31);
   for (const uint32_t n : {1500000u, (1u << 22) + 5}) {
     const std::vector<uint32_t> residual(n);
-    for (const uint32_t k : {n / 100, n / 20, n - 1, n}) {
-      size_t bytes = 0;
-      const gpu::Plan plan = gpu::MakePlan(n, n / 100, 1, 32, /*on_chip=*/false, nullptr, &bytes);
-      for (const gpu::MisleadingInput& input : gpu::MisleadingInputs(n, plan.samples, random)) {
+    size_t bytes = 0;
+    const gpu::Plan plan = gpu::MakePlan(n, n / 100, 1, 32, /*on_chip=*/false, nullptr, &bytes);
+    for (const gpu::MisleadingInput& input : gpu::MisleadingInputs(n, plan.samples, random)) {
+      for (const uint32_t k : {n / 100, n / 20, n - 1, n}) {
         CheckSelect<Float32, int32_t>(input.x, k, 0, input.name, tally);
         CheckErrorFeedback<Float32, int32_t>(input.x, residual, k, input.name, tally);
       }
