@@ -16,7 +16,6 @@ DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
 DENSE_SGD = "dense, SGD"
-BY_SGD = (DENSE_SGD, KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 
 
@@ -28,6 +27,8 @@ def _applying(entries: int) -> dict:
 
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
 OF_DIGITS = THROUGHOUT | _applying(1) | _applying(2) | _applying(4)
+OF_SGD = {f"{kind.__name__}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
+BY_SGD = (DENSE_SGD, *OF_SGD, KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
 
@@ -40,7 +41,7 @@ def warmed_up(kind, steps: int) -> Communication:
 def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     found = {DENSE: Dense()}
-    found |= {name: warmed_up(kind, warm_up) for name, kind in OF_DIGITS.items()}
+    found |= {name: warmed_up(kind, warm_up) for name, kind in (OF_DIGITS | OF_SGD).items()}
     found[RECIPE] = recipe
     for name, density in ((AT_ONCE, DENSITY), (KEPT, LITTLE)):
         found[name] = HiTopK(density)
