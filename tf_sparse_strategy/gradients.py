@@ -148,11 +148,17 @@ def coalesced(gradient):
     do not, and Adam, whose update is not linear, then differs from what one process computes from the same
     rows.
     """
-    if not isinstance(gradient, tf.IndexedSlices):
+    if not isinstance(gradient, tf.IndexedSlices) or is_coalesced(gradient):
         return gradient
     indices, place = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def is_coalesced(gradient: tf.IndexedSlices) -> bool:
+    """Whether no index is repeated, as far as a function's graph tells: `tf.unique` made them."""
+    indices = gradient.indices
+    return tf.is_symbolic_tensor(indices) and indices.op.type == "Unique" and indices.value_index == 0
 
 
 def _refuse_slices(pairs, communication) -> None:

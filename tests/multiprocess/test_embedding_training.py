@@ -291,3 +291,23 @@ def test_the_oracle_finds(comm, partners, strategy, monkeypatch, owner, name, wr
     run = experiment(SETTINGS.get(optimizer, optimizer), predict=False)
     with pytest.raises(AssertionError):
         oracle.compare(comm, strategy, run)
+
+
+@pytest.mark.parametrize("optimizer", [tss.optimizers.Adagrad, tss.optimizers.LazyAdam])
+def test_gradients_that_are_added_up_are_not_again(partners, strategy, optimizer):
+    """`tf.unique` is for the own ids, and for those of all workers' gradients."""
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(VOCABULARY, 4)
+        layer.build()
+        made = optimizer(0.1)
+        made.build(layer.trainable_variables)
+
+    def replica(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids))
+        made.apply(tape.gradient(loss, [v.value for v in layer.trainable_variables]))
+
+    step = tf.function(lambda ids: strategy.run(replica, args=(ids,)))
+    graph = step.get_concrete_function(tf.constant([1, 3, 1])).graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    assert sum(node.op == "Unique" for node in nodes) == 2

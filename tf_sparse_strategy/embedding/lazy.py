@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.gradients import coalesced, is_coalesced
 
 
 def adam_rows(g, m, v, step, learning_rate, beta_1, beta_2, epsilon):
@@ -41,6 +41,8 @@ def adagrad_rows(g, accumulated, learning_rate, epsilon):
 
 def _totals(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """(for each row, the sum of all rows of its index, the number of its index among the distinct ones)."""
+    if is_coalesced(gradient):
+        return gradient.values, tf.range(tf.size(gradient.indices))
     _, place = tf.unique(gradient.indices)
     sums = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(place))
     return tf.gather(sums, place), place
@@ -60,11 +62,18 @@ def once(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
-def clipped_rows(clip, gradients: list) -> list:
-    """`clip` of gradients, of `tf.IndexedSlices` the rows, each index once, which have the whole's norm.
+def clipped_rows(optimizer, clip, gradients: list) -> list:
+    """Clipped `gradients`: of `tf.IndexedSlices` the rows, each index once, which have the whole's norm.
 
     Keras would make dense gradients of them.
+
+    Args:
+      optimizer: has clipnorm, global_clipnorm and clipvalue.
+      clip: its own way, for tensors.
+      gradients: of several variables.
     """
+    if not (optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue):
+        return gradients
     gradients = [once(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     clipped = clip([getattr(g, "values", g) for g in gradients])
     return [
@@ -140,7 +149,7 @@ class LazyAdam(keras.optimizers.Adam):
         refuse_moving_all(self, ("amsgrad", "weight_decay", "gradient_accumulation_steps"))
 
     def _clip_gradients(self, grads):
-        return clipped_rows(super()._clip_gradients, grads)
+        return clipped_rows(self, super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates the rows of `gradient`; called by Keras per variable."""

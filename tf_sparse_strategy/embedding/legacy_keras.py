@@ -110,7 +110,7 @@ class LazyAdam(tf_keras.optimizers.Adam):
         lazy.refuse_moving_all(self, ("amsgrad", "weight_decay"))
 
     def _clip_gradients(self, grads):
-        return lazy.clipped_rows(super()._clip_gradients, grads)
+        return lazy.clipped_rows(self, super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable):
         """Updates the rows of `gradient`; called by tf_keras per variable."""
