@@ -151,3 +151,15 @@ def test_each_block_is_dealt_a_part_of_each_layer(n, blocks):
     if n >= 1000:
         first = ((0 < dealt) & (dealt <= n / 8)).sum(axis=1)
         np.testing.assert_allclose(first, n / 8 / blocks, rtol=0.15)
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 8])
+def test_the_last_places_are_dealt_without_wrapping(blocks):
+    """Of a vector that nearly has more elements than int32 can count."""
+    dealing = Dealing(2**31 - 2**16, blocks)
+    positions = np.arange(dealing.length - 3, dealing.length, dtype=np.int32)
+    place = dealing.place(tf.range(blocks)[:, tf.newaxis], tf.constant(positions)).numpy()
+    run, wide = dealing.run, positions.astype(np.int64)
+    whole = (wide // run * blocks + np.arange(blocks)[:, np.newaxis]) * run + wide % run
+    np.testing.assert_array_equal(place, whole)
+    assert place.max() == blocks * dealing.length - 1 > 2**31 - 2**17

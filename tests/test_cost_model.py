@@ -12,7 +12,9 @@ from tf_sparse_strategy import cost_model, traffic
 from tf_sparse_strategy.communication import (
     Dense,
     GTopK,
+    Guarded,
     HiTopK,
+    OkTopK,
     ShardedTopK,
     TopKAllGather,
     Torus2D,
@@ -197,6 +199,26 @@ MESSAGES = {
 def test_messages_by_hand(scheme):
     pairs = Topology((0, 0, 1, 1, 2, 2, 3, 3), 0)
     assert scheme().cost(10_000, pairs, MODEL).messages == MESSAGES[scheme]
+
+
+def test_messages_of_oktopk_by_hand():
+    """Of worker 0 of four nodes of two: 3 of its place twice, a ring of all for what is noted, one inside and
+    one back; thresholds are renewed in every second step, here, and boundaries in every third."""
+    pairs = Topology((0, 0, 1, 1, 2, 2, 3, 3), 0)
+    scheme = OkTopK(threshold_period=2, boundary_period=3)
+    consensus = cost_model.all_reduce(pairs, 24, MODEL, Group.CROSS).every(3).messages
+    always = Bytes(local=2, cross=6) + cost_model.all_gather(pairs, 12, MODEL).messages
+    renewal = cost_model.all_gather(pairs, 400, MODEL, Group.CROSS).every(2).messages
+    assert scheme.cost(10_000, pairs, MODEL).messages == always + renewal + consensus
+
+
+def test_a_guard_costs_its_checks():
+    """Of each second step: twice the gradient, summed exactly, and two selections."""
+    pairs, n = Topology((0, 0, 1, 1), 0), 10_000
+    model = dataclasses.replace(MODEL, selection=1e17)
+    guarded, plain = Guarded(HiTopK(0.01), 1.0, every=2), HiTopK(0.01)
+    check = cost_model.all_reduce(pairs, 8 * n, model).seconds + 2 * cost_model.selection(n, model).seconds
+    assert guarded.cost(n, pairs, model).seconds == plain.cost(n, pairs, model).seconds + check / 2
 
 
 def test_messages_of_what_is_done_now_and_then():

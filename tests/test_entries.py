@@ -18,6 +18,7 @@ SHAPES = [
     (2, 3, 7, 7),
     (3, 4, 50, 1_000),
     (1, 2, 30_000, 600_011),
+    (1, 2, 100, 2**24 + 3),  # places that float32 cannot count
 ]
 
 
@@ -26,6 +27,8 @@ def made(shards, rows, count, length):
     rng = np.random.default_rng(count)
     values = rng.normal(size=[shards, rows, count]).astype(np.float32)
     places = [rng.permutation(length)[:count] for _ in range(shards * rows)]
+    for place in places:
+        place[:1] = length - 1 if length - 1 not in place else place[:1]
     return values, np.array(places, np.int32).reshape(shards, rows, count)
 
 
@@ -69,7 +72,9 @@ def test_sums_that_are_not_finite_are_told(wrong, add):
     assert not add(most, tf.zeros([1, 2, 1], tf.int32), 1)[1]
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 2), (1, 1, 1), (3, 5, 0), (2, 40, 40), (1, 600_011, 999)])
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 2), (1, 1, 1), (3, 5, 0), (2, 40, 40), (1, 600_011, 999), (1, 2**24 + 3, 99)]
+)
 @pytest.mark.parametrize("many", [False, True])
 def test_replacing(shape, many):
     count, n, k = shape

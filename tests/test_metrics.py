@@ -94,8 +94,8 @@ def test_scheme_rates_by_hand():
     """Two workers, sums of 100 elements; squares of gradients 9 + 7, of residuals 36 + 28."""
     before = [SchemeCounts((100, 50, 1, 1), beyond=5.0), SchemeCounts((100, 50, 2, 2), beyond=5.0)]
     after = [
-        SchemeCounts((200, 53, 10, 37), passed=1.5, eps=0.25, beyond=7.0, sparse=0.75),
-        SchemeCounts((200, 53, 9, 30), passed=0.5, eps=0.25, beyond=7.0, sparse=0.75),
+        SchemeCounts((200, 53, 10, 37), passed=1.5, eps=0.25, beyond=7.0, sparse=0.75, changes=3.0),
+        SchemeCounts((200, 53, 9, 30), passed=0.5, eps=0.25, beyond=7.0, sparse=0.75, changes=3.0),
     ]
     assert metrics.scheme_rates(before, after) == {
         "sparse_part": 0.75,
@@ -104,6 +104,7 @@ def test_scheme_rates_by_hand():
         "threshold_hits": 1.0,
         "eps": 0.25,
         "beyond_limit": 2.0,
+        "scheme_changes": 3.0,
     }
     assert set(metrics.scheme_rates(before, before).values()) == {0.0}
 

@@ -74,6 +74,21 @@ def test_long_vectors(name: str, dtype: type) -> None:
         check(x, k)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_indices_that_float32_cannot_count(kept: bool) -> None:
+    """The largest lie behind 2^24, each beside its neighbours."""
+    n, x = 2**24 + 3, np.zeros(2**24 + 3, np.float32)
+    where = np.arange(n - 5, n)
+    x[where] = [5, -4, 3, 2, -1]
+    if kept:
+        values, indices, residual, _ = custom_ops.mstopk_error_feedback(x, np.zeros_like(x), 4)
+        np.testing.assert_array_equal(residual[n - 8 :], [0, 0, 0, 0, 0, 0, 0, -1])
+    else:
+        values, indices = custom_ops.mstopk(x, 4)
+    np.testing.assert_array_equal(indices, where[:4])
+    np.testing.assert_array_equal(values, x[where[:4]])
+
+
 @pytest.mark.parametrize("index_type", [tf.int32, tf.int64])
 @pytest.mark.parametrize("k_type", [tf.int32, tf.int64])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -9,6 +9,7 @@ from absl import logging
 
 from tf_sparse_strategy import metrics
 from tf_sparse_strategy.communication import Dense, Torus2D
+from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.hooking import extended_of
 from tf_sparse_strategy.recorder import Recorder
 
@@ -47,6 +48,8 @@ class CommunicationMonitor(*_callback_classes()):
     Under sparse communication also, and a warning at the epoch's end, or after `update_freq` steps, if a
     bucket's scheme has changed,
 
+    - `scheme_changes`, of `Piecewise`, `Auto` and `Guarded`: how often another scheme took over, each bucket
+      counted;
     - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
     - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, divided by K;
     - `eps`, `Guarded` only: its last measured loss, the largest of all buckets;
@@ -122,7 +125,7 @@ class CommunicationMonitor(*_callback_classes()):
         self.async_safe = update_freq == "epoch" and trace is None
         self._strategy = self._writer = self._recorder = self._schemes = None
         self._hidden = {}
-        self._in_use: dict[str, int] | None = None  # schemes, over all calls of fit
+        self._in_use: tuple[dict[str, int] | None, float] | None = None  # schemes, changes until now
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
@@ -155,6 +158,8 @@ class CommunicationMonitor(*_callback_classes()):
         self._epoch_step = 0
         if self._schemes is not None:
             self._epoch_schemes = self._interval_schemes = self._schemes.gather()
+            if self._in_use is None:  # it stays over all calls of fit
+                self._in_use = None, self._epoch_schemes[0].changes
 
     def on_test_begin(self, logs=None):
         if self._strategy is not None:
@@ -184,7 +189,7 @@ class CommunicationMonitor(*_callback_classes()):
                 now = self._schemes.gather()
                 rates |= self._schemes.rates(self._interval_schemes, now)
                 self._interval_schemes = now
-                self._tell_changes(f"Step {self._step}", self._step)
+                self._tell_changes("batch", f"Step {self._step}", self._step, now[0].changes)
             self._write("batch", rates, self._step)
             self._interval = _Stretch(self._strategy)
 
@@ -192,10 +197,11 @@ class CommunicationMonitor(*_callback_classes()):
         rates = self._epoch.rates()
         logged = {name: rates[name] for name in _LOGGED}
         if self._schemes is not None:
-            found = self._schemes.rates(self._epoch_schemes, self._schemes.gather())
+            now = self._schemes.gather()
+            found = self._schemes.rates(self._epoch_schemes, now)
             rates.update(found)
             logged.update(found)
-            self._tell_changes(f"Epoch {epoch}", epoch)
+            self._tell_changes("epoch", f"Epoch {epoch}", epoch, now[0].changes)
         rates.update(self._hidden)
         logged.update(self._hidden)
         if logs is not None:
@@ -227,18 +233,27 @@ class CommunicationMonitor(*_callback_classes()):
             self.model.make_train_function(force=True)  # traced anew, without clock and probe
         self._strategy = self._writer = self._recorder = self._schemes = None
 
-    def _tell_changes(self, when: str, step: int) -> None:
-        """Rank 0 says which schemes have changed since the last report, also that of an earlier `fit`."""
+    def _tell_changes(self, prefix: str, when: str, step: int, changes: float) -> None:
+        """Rank 0 says which schemes have changed since the last report, also that of an earlier `fit`.
+
+        Args:
+          prefix: "epoch" or "batch".
+          when: in words.
+          step: the epoch or the step.
+          changes: how often another scheme took over until now.
+        """
         if self._strategy.topology.rank:
             return
-        before, self._in_use = self._in_use, metrics.schemes_in_use(self._strategy)
+        before, self._in_use = self._in_use, (metrics.schemes_in_use(self._strategy), changes)
         if self._in_use == before:
             return
-        if before is not None:
-            logging.warning("%s: gradients are now summed by %s, before by %s", when, self._in_use, before)
+        (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
+        if earlier is not None or count:
+            told = "%s: gradients are now summed by %s, before by %s (%d changes, each bucket counted)"
+            logging.warning(told, when, schemes, earlier or "another scheme", count)
         if self._writer is not None:
             with self._writer.as_default():
-                tf.summary.text("communication", str(self._in_use), step=step)
+                tf.summary.text(f"{prefix}_communication", str(schemes), step=step)
 
     def _write(self, prefix, rates, step):
         if self._writer is None:
@@ -295,6 +310,7 @@ class _Schemes:
         rates = metrics.scheme_rates(before, now)
         kinds = repr(self._strategy.communication)
         names = ["sparse_part"]
+        names += ["scheme_changes"] if isinstance(self._strategy.communication, Switching) else []
         names += ["threshold_hits"] if "OkTopK(" in kinds else []
         names += ["eps", "beyond_limit"] if "Guarded(" in kinds else []
         names += ["applied_density", "residual_ratio"] if self._freq else []

@@ -18,7 +18,7 @@ from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.guarded import BEYOND
-from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE, own_name
+from tf_sparse_strategy.communication.switching import CHANGES, NO_PHASE, PHASE, own_name
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
@@ -279,7 +279,7 @@ class Memory(tf.train.experimental.PythonState):
 
 def is_count(name) -> bool:
     """Whether a variable only counts, for the logs of this run; it is neither saved nor restored."""
-    return own_name(name) == BEYOND
+    return own_name(name) in (BEYOND, CHANGES)
 
 
 def _is_saved(name) -> bool:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import guarded, oktopk
+from tf_sparse_strategy.communication import guarded, oktopk, switching
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.residual import RESIDUAL, State
@@ -198,6 +198,7 @@ class SchemeCounts:
       eps: the largest of Guarded's buckets; 0 without.
       beyond: Guarded's checks beyond its limit, of all buckets; 0 without.
       sparse: part of the gradients' elements whose last sum was sparse.
+      changes: how often another scheme took over, of all buckets.
     """
 
     noted: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
@@ -205,6 +206,7 @@ class SchemeCounts:
     eps: float = 0.0
     beyond: float = 0.0
     sparse: float = 0.0
+    changes: float = 0.0
 
 
 def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
@@ -223,6 +225,7 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
         max((eps for _, schemes in used for eps in _of_schemes(schemes, guarded.EPS)), default=0.0),
         sum(beyond for _, state in buckets for beyond in _values(state, guarded.BEYOND)),
         sparse / total if total else 0.0,
+        sum(changes for _, state in buckets for changes in _values(state, switching.CHANGES)),
     )
 
 
@@ -253,8 +256,10 @@ def _is_sparse(scheme, bucket, topology) -> bool:
 
 
 def gather_schemes(mine: SchemeCounts, collectives: Collectives) -> list[SchemeCounts]:
-    """Every worker's, in rank order. Collective: 64 bytes per worker."""
-    row = tf.constant([[*mine.noted, mine.passed, mine.eps, mine.beyond, mine.sparse]], tf.float64)
+    """Every worker's, in rank order. Collective: 72 bytes per worker."""
+    row = tf.constant(
+        [[*mine.noted, mine.passed, mine.eps, mine.beyond, mine.sparse, mine.changes]], tf.float64
+    )
     everyone = collectives.all_gather(row, purpose="metrics").numpy().tolist()
     return [SchemeCounts(tuple(values[:4]), *values[4:]) for values in everyone]
 
@@ -266,7 +271,8 @@ def scheme_rates(before: Sequence[SchemeCounts], after: Sequence[SchemeCounts]) 
       `sparse_part` (elements whose last sum was sparse, of all), `applied_density` (entries of the sums
       that are not zero, of all), `residual_ratio` (the norm of all workers' residuals by that of their
       gradients), `threshold_hits` (entries that passed OkTopK's local thresholds, by K), `eps` (Guarded's,
-      the largest of all buckets) and `beyond_limit` (Guarded's checks whose eps was, of all buckets).
+      the largest of all buckets), `beyond_limit` (Guarded's checks whose eps was, of all buckets) and
+      `scheme_changes` (how often another scheme took over, of all buckets).
     """
     noted = np.array([worker.noted for worker in after]) - [worker.noted for worker in before]
     elements, applied = noted[0, :2]
@@ -278,4 +284,5 @@ def scheme_rates(before: Sequence[SchemeCounts], after: Sequence[SchemeCounts]) 
         "threshold_hits": float(np.mean([worker.passed for worker in after])),
         "eps": after[0].eps,
         "beyond_limit": after[0].beyond - before[0].beyond,
+        "scheme_changes": after[0].changes - before[0].changes,
     }

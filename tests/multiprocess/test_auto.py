@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel
+from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, auto
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.topology import Topology
 
@@ -127,6 +127,34 @@ def test_measuring_again_takes_no_more_than_its_part(here, monkeypatch):
         known.ended = time.monotonic() - 101 * known.seconds
     run.scheme.review(states, here)
     assert len(calls) == (here.topology.num_workers > 1)
+
+
+def test_first_choices_are_told_with_their_reasons(here, caplog):
+    """By the first worker, to who has not set absl's verbosity."""
+    with caplog.at_level("WARNING"):
+        run_of(here, SLOW)
+    said = [r.getMessage() for r in caplog.records if "elements of gradients go by" in r.getMessage()]
+    assert len(said) == (here.topology.rank == 0)
+    assert not said or f"{N} elements" in said[0] and "predicted" in said[0]
+
+
+def test_fit_changes_its_choice_when_the_links_do(comm, topology, monkeypatch):
+    """Measured before the first epoch and at the beginning of the second, which finds other links."""
+    found = iter([SLOW, FREE])
+
+    def measure(self, collectives):
+        every = [next(found)] * len(self.schemes(collectives.topology))
+        return auto._Measured(every, 0.0, time.monotonic())
+
+    monkeypatch.setattr(Auto, "_measure", measure)
+    strategy, model, _ = sparse_runs.fit(keras, Auto(0.1, recheck=0.99), epochs=2)
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
+    if topology.num_nodes > 1:
+        assert next(found, None) is None  # twice measured
+        states = [state for _, state in strategy.residual.buckets]
+        schemes = [strategy.extended.gradients.scheme.in_use(state, topology)[-1][0] for state in states]
+        assert schemes == [Dense()] * len(states) and all(state["changes"] == 1 for state in states)
 
 
 def test_fit(comm, topology):

@@ -62,10 +62,26 @@ def test_warm_up_keeps_the_velocity(here):
     scheme = Piecewise([(0, DGC(0.2)), (2, DGC(DENSITY))], unit="step")
     scheme.validate(here.topology)
     run = sparse_runs.Run(scheme, here, N)
-    assert {"residual", "velocity", "step", "phase"} == set(run.variables)
+    assert {"residual", "velocity", "step", "phase", "changes"} == set(run.variables)
     for _ in range(3):
         run.step(tf.range(N, dtype=tf.float32))
     assert run.variables["velocity"].numpy().any()
+
+
+@pytest.mark.usefixtures("partners")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_step_that_is_not_finite_leaves_no_trace(here, bad):
+    """Neither in the residual nor in the velocity, of any worker."""
+    run = sparse_runs.Run(DGC(DENSITY), here, N)
+    good = np.arange(N, dtype=np.float32)
+    run.step(tf.constant(good))
+    before = {name: variable.numpy().tobytes() for name, variable in run.variables.items()}
+    poisoned = good.copy()
+    poisoned[-1] = bad if here.topology.rank == 0 else 0
+    assert not np.isfinite(run.step(tf.constant(poisoned)).numpy()).all()
+    assert before == {name: variable.numpy().tobytes() for name, variable in run.variables.items()}
+    run.step(tf.constant(good))
+    assert any(before[name] != variable.numpy().tobytes() for name, variable in run.variables.items())
 
 
 def test_one_node_and_mixtures_are_refused(here):

@@ -242,7 +242,9 @@ def test_sparse_schemes_are_described(topology, shared_tmp, caplog):
         assert logs["threshold_hits"][0] > 0 == logs["threshold_hits"][2]
     assert strategy.extended.gradients.probe is None
     written = scalars(shared_tmp / "logs")
-    assert ["OkTopK" in words for words in written["communication"].values()] == [True, False]
+    assert ["OkTopK" in words for words in written["epoch_communication"].values()] == [True, False]
+    buckets = len(strategy.residual.buckets)
+    assert logs["scheme_changes"] == [0, 0, buckets]
     for name in ("sparse_part", "applied_density", "residual_ratio", "threshold_hits", "imbalance"):
         np.testing.assert_allclose(list(written[f"epoch_{name}"].values()), logs[name], rtol=1e-6)
 
@@ -317,6 +319,25 @@ def test_a_change_within_an_epoch_is_told_when_it_happens(topology, shared_tmp, 
     said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
     tells = topology.rank == 0 and topology.num_workers > 1
     assert [text.partition(":")[0] for text in said] == ["Step 4"] * tells
+
+
+def test_a_change_there_and_back_within_an_epoch_is_told(topology, shared_tmp, caplog):
+    """Exact in the second step alone; the last step of both epochs is summed by the same scheme."""
+    sparse, exact = OkTopK(0.1), tss.communication.Dense()
+    scheme = tss.communication.Piecewise([(0, sparse), (1, exact), (2, sparse)], unit="step")
+    strategy = tss.SparseStrategy(communication=scheme)
+    monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs")
+    with caplog.at_level("WARNING"):
+        logs = compiled(strategy, keras3).fit(dataset(), epochs=2, callbacks=[monitor], verbose=0).history
+    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    if topology.num_workers == 1:
+        assert "scheme_changes" not in logs and not said
+        return
+    changes = 2 * len(strategy.residual.buckets)
+    assert logs["scheme_changes"] == [changes, 0]
+    assert len(said) == (topology.rank == 0) and (not said or f"({changes} changes" in said[0])
+    strategy.extended.collectives.barrier()
+    assert list(scalars(shared_tmp / "logs")["epoch_scheme_changes"].values()) == [changes, 0]
 
 
 def test_dense_schemes_have_nothing_to_describe(strategy):

@@ -36,14 +36,18 @@ SIZES = [1, 2, 3, 17, 1001]
 
 
 P = int(os.environ.get("HOROVOD_SIZE", "1"))
-# One node; every worker apart; uneven; pairs whose ranks are not in order of nodes. Of five and more:
-# every one apart, so that trees and regions have as many parts, pairs, and three uneven nodes.
+# One node; every worker apart, so that trees and regions have as many parts; uneven; pairs, also such whose
+# ranks are not in order of nodes; nodes of three and four.
 PLACES = {
     1: [(0,)],
     2: [(0, 0), (0, 1)],
     3: [(0, 1, 1)],
     4: [(0, 1, 1, 0), (0, 1, 2, 3)],
-}.get(P, [tuple(range(P)), *(tuple(min(rank // 2, last) for rank in range(P)) for last in (P, 2))])
+    5: [(0, 1, 2, 3, 4), (0, 0, 1, 1, 2)],
+    6: [(0, 0, 1, 1, 2, 2), (0, 0, 0, 1, 1, 1)],
+    7: [(0, 1, 2, 3, 4, 5, 6), (0, 0, 1, 1, 2, 2, 2)],
+    8: [tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 1, 1, 2, 2, 2, 2), (0, 0, 0, 0, 1, 1, 1, 1)],
+}[P]
 
 
 @pytest.fixture(params=PLACES, ids=str)
@@ -85,20 +89,19 @@ def test_something_is_kept_between_nodes_only(kind, here):
     assert (run.kept(n) != 0).any() == (apart and p > 1)
 
 
-def test_coded_messages_lose_nothing(packed, here):
+CODED = [{"wire_dtype": dtype, "index_coding": "delta"} for dtype in ("float16", "bfloat16")]
+OTHERS = [(kind, options) for kind in MESSAGES for options in (*CODED, {"selector": "gaussian"})]
+OTHERS += [(kind, {"selector": "sampled"}) for kind in MESSAGES]
+OTHERS += [(ShardedTopK, {"applied": 2.5}), (ShardedTopK, {"applied": 40, **CODED[0]})]
+OTHERS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3}), (OkTopK, {"flat": True})]
+
+
+@pytest.mark.parametrize("kind, options", OTHERS, ids=str)
+def test_with_no_option_anything_is_lost(here, kind, options):
     """Whole numbers beyond 2^8 are rounded on the wire; the residual has the rest."""
     p, n = here.topology.num_workers, 1001
-    run = Run(packed(0.05, wire_dtype="bfloat16", index_coding="delta"), here, n)
+    run = Run(kind(0.05, **options), here, n)
     gradients = integers(n, p, n, steps=4) * 127
-    sent = sum(run.step(tf.constant(g[here.topology.rank])).numpy() for g in gradients)
-    np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
-
-
-@pytest.mark.parametrize("selector", ["gaussian", "sampled"])
-def test_estimated_selections_lose_nothing(packed, here, selector):
-    p, n = here.topology.num_workers, 1001
-    run = Run(packed(0.05, selector=selector), here, n)
-    gradients = integers(n, p, n, steps=4)
     sent = sum(run.step(tf.constant(g[here.topology.rank])).numpy() for g in gradients)
     np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
 
@@ -160,11 +163,17 @@ def test_a_gradient_of_few_entries_lets_not_all_of_the_next_pass(here):
         assert applied[0] <= 3 and all(0 < a <= 4 * k * model.holders for a in applied[1:])
 
 
-def test_fifty_steps_of_descent(kind, here):
+LONG = [(kind, {}) for kind in SCHEMES] + [(ShardedTopK, {"applied": 3, **CODED[0]}), (HiTopK, CODED[1])]
+
+
+@pytest.mark.parametrize("kind, options", LONG, ids=str)
+def test_fifty_steps_of_descent(here, kind, options):
     """Least squares; weights follow the model's to the bit, and are the same on all workers."""
     p, rank, nodes, n = here.topology.num_workers, here.topology.rank, here.topology.nodes, 203
     targets = floats(1, p, n, 1)[0]
-    run, model = Run(kind(0.05), here, n), getattr(sparse_reference, kind.__name__)(nodes, n, 0.05)
+    reference = {k: v for k, v in options.items() if k != "index_coding"}
+    run = Run(kind(0.05, **options), here, n)
+    model = getattr(sparse_reference, kind.__name__)(nodes, n, 0.05, **reference)
     weights, expected = tf.Variable(tf.zeros([n])), np.zeros(n, np.float32)
     rate = 2.0**-4 if p <= 5 else 2.0**-7  # entries wait longer on more nodes, and must not overshoot
 
@@ -307,6 +316,30 @@ def test_nodes_sum_all_of_their_own_block(here):
         applied = dealing.deal(dealing.padded(mine))[share.holder].numpy() != 0
         left = dealing.deal(dealing.padded(run.variables["residual"]))[share.holder].numpy()
         assert applied.any() and not left[applied].any() and left[~applied].any()
+
+
+def test_sharded_topk_is_two_operations_between_nodes(here):
+    """And as many within them, whose sizes no step changes: Horovod need not negotiate them again."""
+    run = Run(ShardedTopK(0.05), here, 1001)
+    share, before = run.scheme.share(here.topology), here.traffic()[0]
+    run.eager_step(tf.zeros([1001]))
+    if share.holders > 1:
+        assert here.traffic()[0] - before == (2 if share.shards == 1 else 4)
+
+
+def test_oktopk_regions_follow_where_the_large_entries_are(here):
+    """All in a tenth of the vector, of which each node sums about as many; even cuts give all to one."""
+    p, rank, n, k = here.topology.num_workers, here.topology.rank, 4000, 200
+    run = Run(OkTopK(k / n), here, n)
+    share = run.scheme.share(here.topology)
+    if share.holders == 1:
+        return
+    large = np.arange(n) % share.length(n) < share.length(n) // 10
+    run.step(tf.constant(floats(3, p, n, 1)[0, rank] * np.where(large, 1000, 1).astype(np.float32)))
+    part = share.length(n) // 10 / share.holders
+    cuts = [0, *run.variables["boundaries"].numpy().tolist(), share.length(n) // 10]
+    assert all(0.5 * part < width < 1.6 * part for width in np.diff(cuts))
+    assert share.length(n) // share.holders > share.length(n) // 10  # even cuts: the first has all
 
 
 def test_sharded_volume_does_not_grow_with_nodes(topology):

@@ -92,6 +92,18 @@ def test_mixed_precision(kind):
     assert_same_weights(sparse, dense, tolerance=2e-6)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_it_learns_in_16_bits(comm, topology, kind, policy):
+    """With messages, residuals and, in float16, loss scaling that skips nothing."""
+    strategy, model, history = fit(keras3, kind(0.1), epochs=6, policy=policy)
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
+    assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
+    held = [r for r in residuals(strategy) if r.ndim and r.dtype == np.float32]
+    assert any(r.any() for r in held) == (kind().share(topology).holders > 1)
+    assert all(np.isfinite(r).all() for r in held)
+
+
 def scaled(keras, initial_scale):
     """SGD under loss scaling, of this Keras."""
     module = keras.optimizers if keras.__name__ == "keras" else keras.mixed_precision

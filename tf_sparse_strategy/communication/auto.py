@@ -45,12 +45,14 @@ class Auto(Switching):
     fastest exact scheme is taken unless a sparse one takes less than 0.8 of its time. At the beginning of
     an epoch of `fit` the measurement is repeated if since the last one so much time has passed that it
     takes at most `recheck` of it; a choice is changed where another scheme would take less than 0.9 of its
-    time, and a sparse one also where it takes more than 0.89 of the fastest exact one's. Rank 0 decides for
-    all, and logs each choice with its reason. When a bucket turns exact, its first exact step also sums
+    time, and a sparse one also where it takes more than 0.89 of the fastest exact one's. All begin with
+    what follows from the same measurement, rank 0 decides about changes, and logs each choice with its
+    reason. When a bucket turns exact, its first exact step also sums
     what the residual holds.
 
-    Left out are `GTopK` and `OkTopK`, because by the model, on even nodes, none is ever faster than both
-    `HiTopK` and `ShardedTopK`; and, where nodes have several workers, `TopKAllGather`, whose residuals are
+    Left out are `GTopK` and `OkTopK`, because by the model, on up to 16 even nodes, and on more where a
+    collective's start takes longer than its messages', none is faster than both `HiTopK` and `ShardedTopK`;
+    and, where nodes have several workers, `TopKAllGather`, whose residuals are
     each worker's, though it starts sooner, which may matter where buckets are small. (With one worker per
     node it is `HiTopK`.)
 
@@ -125,7 +127,7 @@ class Auto(Switching):
             raise RuntimeError("Auto has measured nothing yet: call prepare(collectives) on all workers.")
         number, reason = self._choose(bucket, topology)
         if topology.rank == 0:
-            logging.info("%s elements of gradients go by %s", bucket.num_elements, reason)
+            logging.warning("%s elements of gradients go by %s", bucket.num_elements, reason)
         return {CHOICE: residual.variable(tf.constant(number, tf.int64))}
 
     def _choose(self, bucket, topology, current=None) -> tuple[int, str]:

@@ -37,7 +37,8 @@ class OkTopK(SparseCommunication):
     u, entries are first dealt out evenly. Between nodes a worker sends 8 K (M-1)/M to 40 K (M-1)/M bytes,
     16 where the large entries spread evenly, in three collectives, in four where entries are dealt out;
     when thresholds are renewed it also gathers all sums, 4 bytes for each of up to M K, and the
-    boundaries' means. Horovod's all-to-all decides itself in which order to send.
+    boundaries' means. Of the paper's rotation of destinations the all-to-all itself takes care, in whose
+    rounds every worker has another partner (docs/congestion_control.md).
 
     When not to use it: message sizes change with each step, so that Horovod negotiates each anew, and
     between two updates of the thresholds residuals grow, so that several times K entries may pass:

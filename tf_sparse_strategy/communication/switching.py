@@ -15,7 +15,8 @@ from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, Share, State
 from tf_sparse_strategy.topology import Topology
 
 _SHARED = (RESIDUAL, VELOCITY)
-PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by
+PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by, or the first
+CHANGES = "changes"  # of how often another scheme took over in this run
 NO_PHASE = -1  # another scheme: an exact one's first step sums what is kept
 
 
@@ -69,8 +70,11 @@ class Switching(Communication):
         for number, scheme in enumerate(self.schemes(topology)):
             for name, variable in scheme.state(bucket, topology).items():
                 variables.setdefault(_name(number, name), variable)
-        phase = residual.variable(tf.zeros([], tf.int64))
-        return {**variables, **self._counters(bucket, topology), PHASE: phase}
+        counters = self._counters(bucket, topology)
+        with tf.init_scope():
+            first = self._now(State(counters))
+        changes = residual.variable(tf.zeros([], tf.int64))
+        return {**variables, **counters, PHASE: residual.variable(first), CHANGES: changes}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         now = self._now(state)
@@ -80,6 +84,8 @@ class Switching(Communication):
             for number in range(len(self.schemes(collectives.topology)))
         ]
         summed, new, finite = tf.switch_case(tf.cast(now, tf.int32), branches)
+        took_over = tf.logical_and(new[PHASE] != state[PHASE], state[PHASE] != NO_PHASE)
+        new[CHANGES] = state[CHANGES] + tf.cast(took_over, tf.int64)
         state.stage(finite, **new)
         return tf.ensure_shape(summed, bucket.shape)
 
