@@ -142,6 +142,33 @@ def test_what_slices_cannot_have(arguments, match):
         tss.layers.ShardedEmbedding(L, D, **arguments).build()
 
 
+def test_adapted_by_lora_it_is_an_embedding():
+    """Without a strategy: what is looked up has the adapter in it, which alone is trained."""
+    rng = np.random.default_rng(1)
+    adapters = [rng.normal(size=shape).astype("float32") for shape in ((L, 2), (2, D))]
+    outputs, gradients = [], []
+    for layer in layers():
+        layer.enable_lora(2, lora_alpha=3)
+        layer.lora_embeddings_a.assign(adapters[0])
+        layer.lora_embeddings_b.assign(adapters[1])
+        with tf.GradientTape() as tape:
+            outputs.append(layer(tf.constant([[1, 2, 2]])))
+            loss = tf.reduce_sum(outputs[-1] ** 2)
+        gradients.append(tape.gradient(loss, [v.value for v in layer.trainable_variables]))
+    assert len(gradients[1]) == 2 and not np.allclose(outputs[1], TABLE[[1, 2, 2]])
+    np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-6)
+    for ours, theirs in zip(gradients[1], gradients[0], strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(ours), tf.convert_to_tensor(theirs), rtol=1e-5)
+
+
+def test_quantization_is_refused():
+    _, sharded = layers()
+    with pytest.raises(ValueError, match="quantization needs the whole matrix"):
+        sharded.quantize("int8")
+    with pytest.raises(ValueError, match="quantization needs the whole matrix"):
+        tss.layers.ShardedEmbedding(L, D, dtype="int8_from_float32").build()
+
+
 def test_weights_without_a_combiner():
     with pytest.raises(ValueError, match="pass combiner='sum'"):
         layers()[1](np.array([1]), weights=np.array([1.0]))

@@ -13,6 +13,7 @@ current strategy; under any other it calls the original.
 | CallbackList.on_epoch_end and others        | variables may be behind              | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
+| tf_keras: legacy optimizers                 | clip by the norm of some columns     | refuse                |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
 | Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
@@ -114,9 +115,11 @@ def _install_tf_keras() -> None:
     from tf_keras.src.metrics import base_metric
     from tf_keras.src.mixed_precision import loss_scale_optimizer
     from tf_keras.src.optimizers import optimizer
+    from tf_keras.src.optimizers.legacy import optimizer_v2
     from tf_keras.src.utils import losses_utils
 
     wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
+    wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.refuse_columns)
     wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_sparse_strategy as tss
 from tf_sparse_strategy.embedding import slices
 
-ROWS, BATCH, VOCABULARY = 26, 8, 13
+ROWS, BATCH, VOCABULARY = 73, 8, 13
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
     "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
@@ -46,7 +46,7 @@ def tokens(rows=ROWS, length=3, seed=0, vocabulary=VOCABULARY):
 
 
 def dataset(rows=ROWS, batch=BATCH, length=3):
-    """Batches of (tokens, targets); the last has fewer rows than there may be workers."""
+    """Batches of (tokens, targets); the last has one row, for one worker, where there are 8 n + 1."""
     targets = np.random.default_rng(1).normal(size=(rows, 1)).astype("float32")
     return tf.data.Dataset.from_tensor_slices((tokens(rows, length), targets)).batch(batch)
 
@@ -95,7 +95,7 @@ def whole_state(model):
 
 
 def experiment(optimizer, build=one_table, data=None, predict=True, **table_args):
-    """Two epochs of `data`, or of 4 steps; the oracle's scope, nullcontext, gets keras.layers.Embedding."""
+    """Two epochs of `data`, or of 10 steps; the oracle's scope, nullcontext, gets keras.layers.Embedding."""
 
     def run(scope):
         alone = scope is contextlib.nullcontext

@@ -229,6 +229,15 @@ def test_weights_as_a_checkpoint(comm, topology, trained, shared_tmp):
     assert_same_state(other.get_weights(), model.get_weights())
 
 
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_legacy_optimizers_are_refused(partners, strategy, name):
+    with strategy.scope():
+        refused = two_tables(ShardedEmbedding)
+        refused.compile(optimizer=getattr(tf_keras.optimizers.legacy, name)(0.1, clipnorm=1.0), loss="mse")
+    with pytest.raises(ValueError, match=rf"legacy.{name} cannot train the sharded table '.*embeddings"):
+        refused.fit(dataset(8), verbose=0)
+
+
 def test_refusals(partners, trained, shared_tmp):
     strategy, model = trained
     with pytest.raises(NotImplementedError, match="legacy .h5"):

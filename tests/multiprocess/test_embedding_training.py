@@ -111,9 +111,30 @@ def test_other_optimizers_that_are_accepted(comm, strategy, optimizer):
     oracle.compare(comm, strategy, experiment(ELEMENTWISE[optimizer], one_table, predict=False))
 
 
-@pytest.mark.parametrize("build", [two_tables, masked, together, many_inputs])
-def test_models(comm, strategy, build):
-    oracle.compare(comm, strategy, experiment("adam", build))
+EVERY = [("adam", build) for build in (two_tables, masked, together, many_inputs)]
+EVERY += [(name, two_tables) for name in ("momentum", "row_adagrad", "adamw", "lazy_adam")]
+EVERY += [("lazy_adam", masked), ("momentum", many_inputs)]
+
+
+@pytest.mark.parametrize("optimizer, build", EVERY)
+def test_models(comm, strategy, optimizer, build):
+    oracle.compare(comm, strategy, experiment(optimizer, build))
+
+
+def test_converted_models_train_as_before(topology, partners, strategy, caplog):
+    """One table divided and one too narrow for it, which the log says with the reason."""
+    with strategy.scope():
+        plain = start(two_tables(keras.layers.Embedding))
+        plain.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+        with caplog.at_level("INFO", logger="absl"):
+            converted = tss.shard_embeddings(plain, min_rows=VOCABULARY)
+    said = [record.getMessage() for record in caplog.records if "shard_embeddings" in record.getMessage()]
+    assert len(said) == 2 and any("is divided by columns" in text for text in said)
+    assert any(f"its 1 columns are fewer than the {topology.num_workers} workers" in text for text in said)
+    for model in (plain, converted):
+        model.fit(dataset(), epochs=2, verbose=0)
+    for ours, theirs in zip(converted.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 class Subclassed(keras.Model):

@@ -70,6 +70,8 @@ def shard_embeddings(
     of_optimizer = _refused_optimizer(model)
 
     def convert(layer):
+        if isinstance(layer, keras.layers.Lambda):
+            return layer  # it has no variables, and its function may not survive the way through a config
         if type(layer) is not keras.layers.Embedding:
             return type(layer).from_config(layer.get_config())
         reason = of_optimizer or _obstacle(layer)

@@ -70,10 +70,10 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
     def build(self, input_shape=None):
         """Makes this worker's columns of the table. Collective."""
         extended = extended_of(tf.distribute.get_strategy())
+        self._refuse("quantization needs the whole matrix" if self.quantization_mode else None)
         if self.built or extended is None:
             return super().build(input_shape)
         self._refuse("lora_rank needs the whole matrix" if self.lora_rank else None)
-        self._refuse("quantization needs the whole matrix" if self.quantization_mode else None)
         # A step may be the first to ask, in a graph.
         with tf.init_scope(), self._columns(extended) as arguments:
             self._embeddings = self.add_weight(**arguments, aggregation="none")
@@ -93,17 +93,14 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
         return super().embeddings
 
     def enable_lora(self, *args, **kwargs):
-        """As Keras's, where one worker holds the whole table."""
-        self._refuse_if_divided("LoRA needs the whole matrix")
+        """As Keras's, without a strategy."""
+        divided = self.built and slices.of(self._embeddings) is not None
+        self._refuse("LoRA needs the whole matrix" if divided else None)
         super().enable_lora(*args, **kwargs)
 
     def quantize(self, *args, **kwargs):
-        """As Keras's, where one worker holds the whole table."""
-        self._refuse_if_divided("quantization needs the whole matrix")
-        super().quantize(*args, **kwargs)
-
-    def _refuse_if_divided(self, reason):
-        self._refuse(reason if self.built and slices.of(self._embeddings) is not None else None)
+        """Refused: Keras quantizes its own class alone."""
+        self._refuse("quantization needs the whole matrix")
 
     def compute_output_shape(self, input_shape, weights_shape=None):
         """[..., D], without the last dimension of the ids if they are combined."""

@@ -49,6 +49,18 @@ def build_for_columns(original, optimizer, variables):
     original(optimizer, variables)
 
 
+def refuse_columns(original, optimizer, variables):
+    """A hook on tf_keras's legacy optimizers, which would clip by the norm of a worker's columns."""
+    table = next((held for held in map(slices.of, variables) if held is not None), None)
+    if table is not None and table.partition.workers > 1:
+        raise ValueError(
+            f"tf_keras.optimizers.legacy.{type(optimizer).__name__} cannot train the sharded table "
+            f"{table.name!r}: a worker sees only some columns. Use tf_keras.optimizers or "
+            "tf_sparse_strategy.legacy_keras.LazyAdam."
+        )
+    original(optimizer, variables)
+
+
 def require_elementwise(optimizer: Any, table: Any) -> None:
     """Raises ValueError where `optimizer` cannot update the slice `table` exactly."""
     reason = refused_optimizer(optimizer)

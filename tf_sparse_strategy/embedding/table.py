@@ -147,9 +147,10 @@ class ShardedTable:
             inputs = tf.cast(inputs, tf.int32)
         ids, restore = input_kinds.flatten(inputs, weights, self._options.combiner)
         wire = self._options.wire_dtype
+        adapted = getattr(self, "lora_enabled", False)  # Keras 3's, where one worker holds the whole table
         request = Request(
             name=self.name,
-            table=self._embeddings,
+            table=self.embeddings if adapted else self._embeddings,
             ids=ids,
             dtype=tf.as_dtype(self.compute_dtype),
             wire_dtype=wire and tf.as_dtype(wire),
