@@ -3,6 +3,8 @@
 The reference is keras.layers.Embedding with dense gradients: Keras 3 does not add up repeated ids.
 """
 
+import hypothesis
+import hypothesis.strategies as st
 import keras
 import numpy as np
 import pytest
@@ -105,28 +107,39 @@ def test_conversion_refuses_what_workers_drew_by_themselves(strategy):
         tss.shard_embeddings(model, placement="columns")
 
 
-def test_rows_and_gradients_of_any_shape(topology, strategy):
+EVERYWHERE_ALIKE = hypothesis.settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,  # all workers draw the same
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+
+
+@EVERYWHERE_ALIKE
+@hypothesis.given(data=st.data())
+def test_rows_and_gradients_of_any_shape(topology, strategy, data):
     """Eagerly, with any number of ids on each worker, also none; negative ones count from the end."""
-    rng = np.random.default_rng(0)
-    for _ in range(12):
-        shape = rows, columns = rng.integers(1, 9, 2)
-        ids = [rng.integers(-rows, rows, rng.integers(0, 6)) for _ in topology.nodes]
-        factors = [rng.normal(size=(i.size, columns)).astype("float32") for i in ids]
-        table = rng.normal(size=shape).astype("float32")
-        with strategy.scope():
-            layer = tss.layers.ShardedEmbedding(int(rows), int(columns), weights=table)
-        variable = layer.trainable_variables[0].value
-        with tf.GradientTape() as tape:
-            found = layer(tf.constant(ids[topology.rank], tf.int64))
-            loss = tf.reduce_sum(found * factors[topology.rank])
-        np.testing.assert_array_equal(found, table[ids[topology.rank]])
-        gradient = gradients.coalesced(tape.gradient(loss, variable.values[0]))
-        assert len(set(gradient.indices.numpy())) == gradient.indices.shape[0]
-        expected = np.zeros(shape)
-        for i, factor in zip(ids, factors, strict=True):
-            np.add.at(expected, i, factor)
-        mine = variable.partition.of(expected, topology.rank)
-        np.testing.assert_allclose(tf.convert_to_tensor(gradient), mine, rtol=1e-5, atol=1e-6)
+    shape = rows, columns = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
+    one = st.lists(st.integers(-rows, rows - 1), max_size=6)
+    ids = [np.array(data.draw(one), np.int64) for _ in topology.nodes]
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    factors = [rng.normal(size=(i.size, columns)).astype("float32") for i in ids]
+    table = rng.normal(size=shape).astype("float32")
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(rows, columns, weights=table)
+    variable = layer.trainable_variables[0].value
+    with tf.GradientTape() as tape:
+        found = layer(tf.constant(ids[topology.rank], tf.int64))
+        loss = tf.reduce_sum(found * factors[topology.rank])
+    np.testing.assert_array_equal(found, table[ids[topology.rank]])
+    gradient = gradients.coalesced(tape.gradient(loss, variable.values[0]))
+    assert len(set(gradient.indices.numpy())) == gradient.indices.shape[0]
+    expected = np.zeros(shape)
+    for i, factor in zip(ids, factors, strict=True):
+        np.add.at(expected, i, factor)
+    mine = variable.partition.of(expected, topology.rank)
+    np.testing.assert_allclose(tf.convert_to_tensor(gradient), mine, rtol=1e-5, atol=1e-6)
 
 
 def test_bytes_are_the_formula(topology, strategy):
