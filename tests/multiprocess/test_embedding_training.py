@@ -25,10 +25,10 @@ from tf_sparse_strategy import gradients
 from tf_sparse_strategy.embedding import clipping, lookup, slices
 
 
-def two_tables(table):
+def two_tables(table, width=6):
     """Two widths, one narrower than there are workers; the other used twice."""
     inputs = keras.Input((3,), dtype="int32")
-    shared = table(VOCABULARY, 6)
+    shared = table(VOCABULARY, width)
     other = keras.layers.Lambda(lambda ids: (ids * 5 + 1) % VOCABULARY)(inputs)
     narrow = table(VOCABULARY, 1)(inputs)
     rows = keras.layers.Concatenate()([shared(inputs), narrow, shared(other)])
@@ -124,7 +124,7 @@ def test_models(comm, strategy, optimizer, build):
 def test_converted_models_train_as_before(topology, partners, strategy, caplog):
     """One table divided and one too narrow for it, which the log says with the reason."""
     with strategy.scope():
-        plain = start(two_tables(keras.layers.Embedding))
+        plain = start(two_tables(keras.layers.Embedding, width=9))
         plain.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
         with caplog.at_level("INFO", logger="absl"):
             converted = tss.shard_embeddings(plain, min_rows=VOCABULARY)
