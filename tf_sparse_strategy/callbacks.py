@@ -48,8 +48,8 @@ class CommunicationMonitor(*_callback_classes()):
     Under sparse communication also, and a warning at the epoch's end, or after `update_freq` steps, if a
     bucket's scheme has changed,
 
-    - `scheme_changes`, of `Piecewise`, `Auto` and `Guarded`: how often another scheme took over, each bucket
-      counted;
+    - `scheme_changes`, of `Piecewise`, `Auto` and `Guarded(action="density")`: how often another scheme took
+      over, each bucket counted;
     - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
     - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, divided by K;
     - `eps`, `Guarded` only: its last measured loss, the largest of all buckets;
@@ -66,7 +66,8 @@ class CommunicationMonitor(*_callback_classes()):
     - `overlap_ratio`: of the time in which workers communicated, the part in which they computed as well.
 
     Validation within the epoch counts for nothing here; the first epoch includes tracing the model.
-    Cost: one all-gather of 40 bytes per worker and epoch, or per `update_freq` steps.
+    Cost: one all-gather of 40 bytes per worker and epoch, or per `update_freq` steps; under sparse
+    communication one of 72 bytes more, and one at each epoch's beginning.
 
     Args:
       log_dir: where rank 0 writes the same numbers, and `worker_bytes_per_step` of the worker that
@@ -296,7 +297,9 @@ class _Schemes:
     def __init__(self, strategy, freq: int | None):
         self._strategy = strategy
         self._freq = freq
-        self._probe = strategy.extended.gradients.probe = metrics.GradientProbe(freq) if freq else None
+        self._probe = metrics.GradientProbe(freq) if freq else None
+        if freq:  # another monitor may have one
+            strategy.extended.gradients.probe = self._probe
 
     def gather(self) -> list[metrics.SchemeCounts]:
         """What all workers know now. Collective."""

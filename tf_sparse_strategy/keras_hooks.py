@@ -119,7 +119,7 @@ def _install_tf_keras() -> None:
     from tf_keras.src.utils import losses_utils
 
     wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
-    wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.refuse_columns)
+    wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.build_for_columns)
     wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)

@@ -62,7 +62,7 @@ def step(reducer, variables, topology, seed):
 
 
 def kept(reducer):
-    """All that training goes on from; `Guarded`'s count of checks is of a run."""
+    """All that training goes on from; counts of checks and changes are of a run."""
     states = [state for of_list in reducer.memory._lists.values() for state in of_list]
     return [v.numpy() for state in states for name, v in state.items() if not is_count(name)]
 

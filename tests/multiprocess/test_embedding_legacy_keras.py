@@ -234,7 +234,7 @@ def test_legacy_optimizers_are_refused(partners, strategy, name):
     with strategy.scope():
         refused = two_tables(ShardedEmbedding)
         refused.compile(optimizer=getattr(tf_keras.optimizers.legacy, name)(0.1, clipnorm=1.0), loss="mse")
-    with pytest.raises(ValueError, match=rf"legacy.{name} cannot train the sharded table '.*embeddings"):
+    with pytest.raises(ValueError, match=rf"{name} cannot train the sharded table '.*legacy"):
         refused.fit(dataset(8), verbose=0)
 
 

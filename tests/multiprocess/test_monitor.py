@@ -340,6 +340,16 @@ def test_a_change_there_and_back_within_an_epoch_is_told(topology, shared_tmp, c
     assert list(scalars(shared_tmp / "logs")["epoch_scheme_changes"].values()) == [changes, 0]
 
 
+def test_a_training_that_begins_in_a_later_phase_changes_nothing(partners, caplog):
+    scheme = tss.communication.Piecewise([(0, OkTopK(0.1)), (1, tss.communication.Dense())])
+    model = compiled(tss.SparseStrategy(communication=scheme), keras3)
+    monitor = tss.callbacks.CommunicationMonitor()
+    with caplog.at_level("WARNING"):
+        fit = model.fit(dataset(), initial_epoch=2, epochs=4, callbacks=[monitor], verbose=0)
+    assert fit.history["scheme_changes"] == [0, 0]
+    assert not any("gradients are now summed by" in record.getMessage() for record in caplog.records)
+
+
 def test_dense_schemes_have_nothing_to_describe(strategy):
     monitor = tss.callbacks.CommunicationMonitor(scheme_freq=1)
     logs = compiled(strategy, keras3).fit(dataset(), callbacks=[monitor], verbose=0).history

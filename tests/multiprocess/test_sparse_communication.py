@@ -98,7 +98,7 @@ OTHERS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3}), (OkTopK, {"f
 
 @pytest.mark.parametrize("kind, options", OTHERS, ids=str)
 def test_with_no_option_anything_is_lost(here, kind, options):
-    """Whole numbers beyond 2^8 are rounded on the wire; the residual has the rest."""
+    """Whole numbers beyond 2^8, or 2^11, are rounded on the wire, or cut; the residual has the rest."""
     p, n = here.topology.num_workers, 1001
     run = Run(kind(0.05, **options), here, n)
     gradients = integers(n, p, n, steps=4) * 127
@@ -319,7 +319,7 @@ def test_nodes_sum_all_of_their_own_block(here):
 
 
 def test_sharded_topk_is_two_operations_between_nodes(here):
-    """And as many within them, whose sizes no step changes: Horovod need not negotiate them again."""
+    """And as many within them."""
     run = Run(ShardedTopK(0.05), here, 1001)
     share, before = run.scheme.share(here.topology), here.traffic()[0]
     run.eager_step(tf.zeros([1001]))
@@ -328,7 +328,7 @@ def test_sharded_topk_is_two_operations_between_nodes(here):
 
 
 def test_oktopk_regions_follow_where_the_large_entries_are(here):
-    """All in a tenth of the vector, of which each node sums about as many; even cuts give all to one."""
+    """All in a tenth of the vector, of which each node sums about as many."""
     p, rank, n, k = here.topology.num_workers, here.topology.rank, 4000, 200
     run = Run(OkTopK(k / n), here, n)
     share = run.scheme.share(here.topology)
@@ -339,7 +339,6 @@ def test_oktopk_regions_follow_where_the_large_entries_are(here):
     part = share.length(n) // 10 / share.holders
     cuts = [0, *run.variables["boundaries"].numpy().tolist(), share.length(n) // 10]
     assert all(0.5 * part < width < 1.6 * part for width in np.diff(cuts))
-    assert share.length(n) // share.holders > share.length(n) // 10  # even cuts: the first has all
 
 
 def test_sharded_volume_does_not_grow_with_nodes(topology):

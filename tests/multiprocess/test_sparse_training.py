@@ -94,7 +94,7 @@ def test_mixed_precision(kind):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_it_learns_in_16_bits(comm, topology, kind, policy):
-    """With messages, residuals and, in float16, loss scaling that skips nothing."""
+    """A layer computes in 16 bits; its gradients, of float32 weights, are selected from and kept."""
     strategy, model, history = fit(keras3, kind(0.1), epochs=6, policy=policy)
     for weight in model.get_weights():
         oracle.assert_identical(comm, weight)

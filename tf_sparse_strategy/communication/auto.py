@@ -47,14 +47,13 @@ class Auto(Switching):
     takes at most `recheck` of it; a choice is changed where another scheme would take less than 0.9 of its
     time, and a sparse one also where it takes more than 0.89 of the fastest exact one's. All begin with
     what follows from the same measurement, rank 0 decides about changes, and logs each choice with its
-    reason. When a bucket turns exact, its first exact step also sums
-    what the residual holds.
+    reason. When a bucket turns exact, its first exact step also sums what the residual holds.
 
-    Left out are `GTopK` and `OkTopK`, because by the model, on up to 16 even nodes, and on more where a
-    collective's start takes longer than its messages', none is faster than both `HiTopK` and `ShardedTopK`;
-    and, where nodes have several workers, `TopKAllGather`, whose residuals are
-    each worker's, though it starts sooner, which may matter where buckets are small. (With one worker per
-    node it is `HiTopK`.)
+    Left out are `GTopK` and `OkTopK`, because by the model, on up to 16 even nodes, and on more where
+    starting a collective takes longer than its messages, none is faster than both `HiTopK` and
+    `ShardedTopK`; and, where nodes have several workers, `TopKAllGather`, whose residuals are each worker's,
+    though it starts sooner, which may matter where buckets are small. (With one worker per node it is
+    `HiTopK`.)
 
     When not to use it: for runs that must be repeatable to the bit, as measurements differ; give it `links`
     with their `selection` then. It predicts buckets one after the other, and does not know what hides behind

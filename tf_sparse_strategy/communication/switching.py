@@ -15,9 +15,10 @@ from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, Share, State
 from tf_sparse_strategy.topology import Topology
 
 _SHARED = (RESIDUAL, VELOCITY)
-PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by, or the first
+PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by
 CHANGES = "changes"  # of how often another scheme took over in this run
 NO_PHASE = -1  # another scheme: an exact one's first step sums what is kept
+_FIRST = -2  # there was no step
 
 
 class Switching(Communication):
@@ -58,7 +59,7 @@ class Switching(Communication):
         return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
 
     def in_use(self, state: State, topology: Topology) -> list[tuple[Communication, State]]:
-        number = max(0, int(state[PHASE].numpy()))  # below 0 after another run's residual was restored
+        number = max(0, int(state[PHASE].numpy()))  # below 0 before the first step of a run
         scheme = self.schemes(topology)[number]
         return [(self, state), *scheme.in_use(State(_own(number, scheme, state)), topology)]
 
@@ -70,21 +71,19 @@ class Switching(Communication):
         for number, scheme in enumerate(self.schemes(topology)):
             for name, variable in scheme.state(bucket, topology).items():
                 variables.setdefault(_name(number, name), variable)
-        counters = self._counters(bucket, topology)
-        with tf.init_scope():
-            first = self._now(State(counters))
-        changes = residual.variable(tf.zeros([], tf.int64))
-        return {**variables, **counters, PHASE: residual.variable(first), CHANGES: changes}
+        own = {PHASE: residual.variable(tf.constant(_FIRST, tf.int64))}
+        own[CHANGES] = residual.variable(tf.zeros([], tf.int64))
+        return {**variables, **self._counters(bucket, topology), **own}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         now = self._now(state)
-        changed = now != state[PHASE]
+        changed = tf.logical_and(now != state[PHASE], state[PHASE] != _FIRST)
         branches = [
             functools.partial(self._reduce_by, number, bucket, state, changed, collectives)
             for number in range(len(self.schemes(collectives.topology)))
         ]
         summed, new, finite = tf.switch_case(tf.cast(now, tf.int32), branches)
-        took_over = tf.logical_and(new[PHASE] != state[PHASE], state[PHASE] != NO_PHASE)
+        took_over = tf.logical_and(new[PHASE] != state[PHASE], state[PHASE] >= 0)
         new[CHANGES] = state[CHANGES] + tf.cast(took_over, tf.int64)
         state.stage(finite, **new)
         return tf.ensure_shape(summed, bucket.shape)

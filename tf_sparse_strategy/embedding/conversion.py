@@ -70,8 +70,8 @@ def shard_embeddings(
     of_optimizer = _refused_optimizer(model)
 
     def convert(layer):
-        if isinstance(layer, keras.layers.Lambda):
-            return layer  # it has no variables, and its function may not survive the way through a config
+        if type(layer) is keras.layers.Lambda:
+            return _copy_of_lambda(layer)
         if type(layer) is not keras.layers.Embedding:
             return type(layer).from_config(layer.get_config())
         reason = of_optimizer or _obstacle(layer)
@@ -90,6 +90,12 @@ def shard_embeddings(
     if model.built:
         copy.set_weights(model.get_weights())
     return copy
+
+
+def _copy_of_lambda(layer):
+    """Not by its configuration, from which Keras makes no function, or one without its globals."""
+    same = {"output_shape": layer._output_shape, "mask": layer.mask, "arguments": layer.arguments}
+    return keras.layers.Lambda(layer.function, name=layer.name, dtype=layer.dtype_policy, **same)
 
 
 def _require_made_in_scope(model, extended):

@@ -20,7 +20,7 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
     for the rows and for their gradients; the table is never reduced. Initial values, results, files and
     checkpoints are those of the whole table, whatever P is; with one worker, or without the strategy, it is
     an ordinary Embedding. It does not pay for tables with fewer rows than a step has ids, nor for rows so
-    short that their ids weigh as much: `tss.shard_embeddings` leaves those whole.
+    short that their ids weigh as much.
 
     All workers must call it together, and so what reads or saves the table: see docs/embedding.md.
 
@@ -99,8 +99,8 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
         super().enable_lora(*args, **kwargs)
 
     def quantize(self, *args, **kwargs):
-        """Refused: Keras quantizes its own class alone."""
-        self._refuse("quantization needs the whole matrix")
+        """Refused, as by Keras for all classes but its own; `Model.quantize` leaves the layer as it is."""
+        raise NotImplementedError(f"{self.name!r}, a ShardedEmbedding: quantization needs the whole matrix.")
 
     def compute_output_shape(self, input_shape, weights_shape=None):
         """[..., D], without the last dimension of the ids if they are combined."""

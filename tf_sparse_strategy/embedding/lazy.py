@@ -53,6 +53,8 @@ def once(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
 
     Unlike `coalesced` it has as many rows as before, as XLA wants it, which pads what has fewer.
     """
+    if is_coalesced(gradient):
+        return gradient
     total, place = _totals(gradient)
     count = tf.size(place)
     positions = tf.range(count)

@@ -10,8 +10,8 @@ A table [L, D] of s bytes per element, of which each of P workers needs u distin
 
 in 3, 2 and 1 collectives. The gradient of an Embedding layer's table that is left whole is gathered: of all
 ids of a batch, if the same come several times, so that dividing saves at least what the costs say. It is
-reduced only where the gradient is a dense tensor, as that of tied tables. With two workers dividing saves
-memory alone.
+reduced only where the gradient is a dense tensor, as that of tied or regularized tables, which nothing here
+knows of. With two workers dividing saves memory alone.
 """
 
 import dataclasses

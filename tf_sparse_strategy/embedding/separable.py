@@ -29,7 +29,9 @@ def refused_optimizer(optimizer: Any) -> str | None:
     """
     if getattr(optimizer, "elementwise", False):
         return None
-    kind = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
+    kind = next((c for c in type(optimizer).__mro__ if "update_step" in vars(c)), None)
+    if kind is None:
+        return "it is one of tf_keras.optimizers.legacy, which may clip by the norm of what a worker has"
     if kind.__name__ == "BaseOptimizer":
         return None  # it wraps another, which is asked itself
     if kind.__module__.startswith(_KERASES) and kind.__name__ in _ELEMENTWISE:
@@ -46,18 +48,6 @@ def build_for_columns(original, optimizer, variables):
     table = next((held for held in map(slices.of, variables) if held is not None), None)
     if table is not None and table.partition.workers > 1:
         require_elementwise(optimizer, table)
-    original(optimizer, variables)
-
-
-def refuse_columns(original, optimizer, variables):
-    """A hook on tf_keras's legacy optimizers, which would clip by the norm of a worker's columns."""
-    table = next((held for held in map(slices.of, variables) if held is not None), None)
-    if table is not None and table.partition.workers > 1:
-        raise ValueError(
-            f"tf_keras.optimizers.legacy.{type(optimizer).__name__} cannot train the sharded table "
-            f"{table.name!r}: a worker sees only some columns. Use tf_keras.optimizers or "
-            "tf_sparse_strategy.legacy_keras.LazyAdam."
-        )
     original(optimizer, variables)
 
 

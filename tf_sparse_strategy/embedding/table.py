@@ -147,7 +147,7 @@ class ShardedTable:
             inputs = tf.cast(inputs, tf.int32)
         ids, restore = input_kinds.flatten(inputs, weights, self._options.combiner)
         wire = self._options.wire_dtype
-        adapted = getattr(self, "lora_enabled", False)  # Keras 3's, where one worker holds the whole table
+        adapted = getattr(self, "lora_enabled", False)  # in Keras 3, without a strategy
         request = Request(
             name=self.name,
             table=self.embeddings if adapted else self._embeddings,
