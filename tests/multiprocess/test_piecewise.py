@@ -8,6 +8,7 @@ from tests.multiprocess import sparse_runs
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
+    Auto,
     Dense,
     HiTopK,
     OkTopK,
@@ -210,6 +211,12 @@ def test_starts_are_checked(starts):
 def test_units_and_residuals_are_checked():
     with pytest.raises(ValueError, match=r"unit='batch'.*'epoch', 'step'"):
         Piecewise([(0, Dense())], unit="batch")
+    exact = Piecewise([(0, Dense()), (1, Torus2D())])
+    with pytest.raises(ValueError, match="has exact phases alone"):
+        Piecewise([(0, HiTopK()), (1, exact)])
+    assert Piecewise([(0, Dense()), (1, exact)])  # all states are empty there
+    with pytest.raises(ValueError, match="chooses by itself"):
+        Piecewise([(0, HiTopK()), (1, Auto())])
     mixed = Piecewise([(0, HiTopK()), (1, TopKAllGather())])
     with pytest.raises(ValueError, match="per node, others per worker"):
         mixed.validate(Topology((0, 0, 1, 1), 0))

@@ -64,6 +64,11 @@ class Piecewise(Switching):
                     f"Piecewise(phases=...): {scheme!r} chooses by itself, for the whole training. Give it "
                     "as `communication` alone."
                 )
+            if self.keeps_residual and isinstance(scheme, Piecewise) and not scheme.keeps_residual:
+                raise ValueError(
+                    f"Piecewise(phases=...): {scheme!r} has exact phases alone, beside sparse ones. Put them "
+                    "into the outer Piecewise."
+                )
         if self.unit not in _UNITS:
             raise ValueError(f"Piecewise(unit={self.unit!r}) is not one of {_UNITS}.")
 

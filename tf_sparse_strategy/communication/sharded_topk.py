@@ -101,7 +101,7 @@ class ShardedTopK(MessageCommunication):
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the
-    sum are applied here, and with a = 1 models learn somewhat slower for it (docs/convergence.md). On one
+    sum are applied here, and with a = 1 and LARS models learn slower for it (docs/convergence.md). On one
     node it is `Dense`.
 
     Args:
