@@ -28,7 +28,8 @@ def made(shards, rows, count, length):
     values = rng.normal(size=[shards, rows, count]).astype(np.float32)
     places = [rng.permutation(length)[:count] for _ in range(shards * rows)]
     for place in places:
-        place[:1] = length - 1 if length - 1 not in place else place[:1]
+        if count and length - 1 not in place:
+            place[0] = length - 1
     return values, np.array(places, np.int32).reshape(shards, rows, count)
 
 
@@ -80,10 +81,8 @@ def test_replacing(shape, many):
     count, n, k = shape
     rng = np.random.default_rng(n)
     rows = rng.normal(size=[count, n]).astype(np.float32)
-    indices = np.array([rng.permutation(n)[:k] for _ in range(count)], np.int32).reshape(count, k)
-    if n > 2**24:
-        indices[:, 0] = n - 1  # which float32 cannot tell
-    values = rng.normal(size=[count, k]).astype(np.float32) if many else np.float32(7)
+    [values], [indices] = made(1, count, k, n)
+    values = values if many else np.float32(7)
     expected = rows.copy()
     np.put_along_axis(expected, indices.astype(np.int64), values if many else 7, axis=1)
     for replace in (custom_ops.replace_entries, wrapper._replace_by_tensorflow):

@@ -190,7 +190,7 @@ class CommunicationMonitor(*_callback_classes()):
                 now = self._schemes.gather()
                 rates |= self._schemes.rates(self._interval_schemes, now)
                 self._interval_schemes = now
-                self._tell_changes("batch", f"Step {self._step}", self._step, now[0].changes)
+                self._tell_changes("batch", self._step, now[0].changes)
             self._write("batch", rates, self._step)
             self._interval = _Stretch(self._strategy)
 
@@ -202,7 +202,7 @@ class CommunicationMonitor(*_callback_classes()):
             found = self._schemes.rates(self._epoch_schemes, now)
             rates.update(found)
             logged.update(found)
-            self._tell_changes("epoch", f"Epoch {epoch}", epoch, now[0].changes)
+            self._tell_changes("epoch", epoch, now[0].changes)
         rates.update(self._hidden)
         logged.update(self._hidden)
         if logs is not None:
@@ -234,12 +234,11 @@ class CommunicationMonitor(*_callback_classes()):
             self.model.make_train_function(force=True)  # traced anew, without clock and probe
         self._strategy = self._writer = self._recorder = self._schemes = None
 
-    def _tell_changes(self, prefix: str, when: str, step: int, changes: float) -> None:
+    def _tell_changes(self, prefix: str, step: int, changes: float) -> None:
         """Rank 0 says which schemes have changed since the last report, also that of an earlier `fit`.
 
         Args:
           prefix: "epoch" or "batch".
-          when: in words.
           step: the epoch or the step.
           changes: how often another scheme took over until now.
         """
@@ -250,6 +249,7 @@ class CommunicationMonitor(*_callback_classes()):
             return
         (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
         if earlier is not None or count:
+            when = f"Epoch {step}" if prefix == "epoch" else f"Step {step}"
             told = "%s: gradients are now summed by %s, before by %s (%d changes, each bucket counted)"
             logging.warning(told, when, schemes, earlier or "another scheme", count)
         if self._writer is not None:

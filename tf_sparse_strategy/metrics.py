@@ -257,9 +257,8 @@ def _is_sparse(scheme, bucket, topology) -> bool:
 
 def gather_schemes(mine: SchemeCounts, collectives: Collectives) -> list[SchemeCounts]:
     """Every worker's, in rank order. Collective: 72 bytes per worker."""
-    row = tf.constant(
-        [[*mine.noted, mine.passed, mine.eps, mine.beyond, mine.sparse, mine.changes]], tf.float64
-    )
+    noted, *others = dataclasses.astuple(mine)
+    row = tf.constant([[*noted, *others]], tf.float64)
     everyone = collectives.all_gather(row, purpose="metrics").numpy().tolist()
     return [SchemeCounts(tuple(values[:4]), *values[4:]) for values in everyone]
 

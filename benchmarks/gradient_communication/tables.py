@@ -26,6 +26,10 @@ def _bytes(record: dict) -> float:
     return statistics.median(record["link_bytes"])
 
 
+def _of_bound(record: dict, cluster: dict) -> float:
+    return _bytes(record) / bound(record, cluster["nodes"])
+
+
 def _off(record: dict) -> float | None:
     """Measured by predicted, where there is a prediction."""
     return _median(record) / record["predicted"] if "predicted" in record else None
@@ -41,7 +45,7 @@ def _rows(cluster: dict, n: int) -> list[list[str]]:
     ring = next(record for record in records if record["method"] == RING)
     rows = []
     for record in records:
-        of_bound = _bytes(record) / bound(record, cluster["nodes"]) if record["density"] else None
+        of_bound = _of_bound(record, cluster) if record["density"] else None
         off = _off(record)
         rows.append(
             [
@@ -74,7 +78,7 @@ def _everywhere(cluster: dict) -> str:
     ahead = sum(t[OURS] < t[FLAT] for t in times)
     small = [
         f"{name} within {goal:g} times the bound in "
-        f"{sum(_bytes(cell[name]) <= goal * bound(cell[name], cluster['nodes']) for cell in cells)}"
+        f"{sum(_of_bound(cell[name], cluster) <= goal for cell in cells)}"
         for name, goal in BYTES.items()
     ]
     return (
@@ -97,7 +101,7 @@ def _verdict(cluster: dict) -> list[str]:
         f"long (goal ahead: {said(ahead)})."
     ]
     for name, goal in BYTES.items():
-        ratio = _bytes(by[name]) / bound(by[name], cluster["nodes"])
+        ratio = _of_bound(by[name], cluster)
         verdict = said(ratio <= goal)
         lines.append(f"- {name}'s bytes are {ratio:.2f} times the lower bound (goal {goal:g}: {verdict}).")
     here, everywhere = (

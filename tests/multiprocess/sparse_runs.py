@@ -33,6 +33,10 @@ class Run:
         residual.commit([state])
         return summed
 
+    def bits(self):
+        """Of all variables, by name."""
+        return {name: variable.numpy().tobytes() for name, variable in self.variables.items()}
+
     def kept(self, n):
         """What all workers' residuals add up to."""
         share = self.scheme.share(self.collectives.topology)

@@ -86,6 +86,11 @@ def test_short_batches_count_their_true_rows(strategy, topology, keras):
     assert {worker.steps for worker in workers} == {2}
 
 
+def changes_told(caplog):
+    """What this worker has logged of changes of schemes."""
+    return [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+
+
 def scalars(directory):
     """By tag, the numbers, and words, of the only event file in `directory` by step."""
     [file] = directory.iterdir()  # rank 0's alone
@@ -228,7 +233,7 @@ def test_sparse_schemes_are_described(topology, shared_tmp, caplog):
         history = compiled(strategy, keras3).fit(dataset(), epochs=3, callbacks=[monitor], verbose=0)
     strategy.extended.collectives.barrier()
     logs = history.history
-    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    said = changes_told(caplog)
     if topology.num_workers == 1:
         assert "sparse_part" not in logs
         return
@@ -256,7 +261,7 @@ def test_a_change_between_two_calls_of_fit_is_told(topology, caplog):
     with caplog.at_level("WARNING"):
         for epoch in range(2):
             model.fit(dataset(), initial_epoch=epoch, epochs=epoch + 1, callbacks=[monitor], verbose=0)
-    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    said = changes_told(caplog)
     assert len(said) == (topology.rank == 0 and topology.num_workers > 1)
     assert not said or said[0].startswith("Epoch 1: ")
 
@@ -316,7 +321,7 @@ def test_a_change_within_an_epoch_is_told_when_it_happens(topology, shared_tmp, 
     monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs", update_freq=2)
     with caplog.at_level("WARNING"):
         compiled(strategy, keras3).fit(dataset().repeat(3), callbacks=[monitor], verbose=0)
-    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    said = changes_told(caplog)
     tells = topology.rank == 0 and topology.num_workers > 1
     assert [text.partition(":")[0] for text in said] == ["Step 4"] * tells
 
@@ -329,7 +334,7 @@ def test_a_change_there_and_back_within_an_epoch_is_told(topology, shared_tmp, c
     monitor = tss.callbacks.CommunicationMonitor(log_dir=shared_tmp / "logs")
     with caplog.at_level("WARNING"):
         logs = compiled(strategy, keras3).fit(dataset(), epochs=2, callbacks=[monitor], verbose=0).history
-    said = [r.getMessage() for r in caplog.records if "gradients are now summed by" in r.getMessage()]
+    said = changes_told(caplog)
     if topology.num_workers == 1:
         assert "scheme_changes" not in logs and not said
         return
@@ -347,7 +352,7 @@ def test_a_training_that_begins_in_a_later_phase_changes_nothing(partners, caplo
     with caplog.at_level("WARNING"):
         fit = model.fit(dataset(), initial_epoch=2, epochs=4, callbacks=[monitor], verbose=0)
     assert fit.history["scheme_changes"] == [0, 0]
-    assert not any("gradients are now summed by" in record.getMessage() for record in caplog.records)
+    assert not changes_told(caplog)
 
 
 def test_dense_schemes_have_nothing_to_describe(strategy):

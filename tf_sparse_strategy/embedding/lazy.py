@@ -41,8 +41,6 @@ def adagrad_rows(g, accumulated, learning_rate, epsilon):
 
 def _totals(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """(for each row, the sum of all rows of its index, the number of its index among the distinct ones)."""
-    if is_coalesced(gradient):
-        return gradient.values, tf.range(tf.size(gradient.indices))
     _, place = tf.unique(gradient.indices)
     sums = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(place))
     return tf.gather(sums, place), place
@@ -95,7 +93,7 @@ def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, bet
     """
     variable, indices = slices.tensorflows(variable), gradient.indices
     dtype = variable.dtype
-    total, _ = _totals(gradient)
+    total = gradient.values if is_coalesced(gradient) else _totals(gradient)[0]
     old = [tf.gather(slices.local(x), indices) for x in (*slots, variable)]
     m, v, change = adam_rows(
         tf.cast(total, dtype),
