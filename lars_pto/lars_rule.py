@@ -112,8 +112,10 @@ class LarsRule:
         return self.variant.startswith("larc")
 
     def _ratio(self, dtype, sums: tf.Tensor | None, learning_rate: Any, decay: float) -> tf.Tensor:
-        if sums is None:
-            return tf.ones([], dtype)
+        return tf.ones([], dtype) if sums is None else tf.cast(self.ratio(sums, learning_rate, decay), dtype)
+
+    def ratio(self, sums: tf.Tensor, learning_rate: Any, decay: float) -> tf.Tensor:
+        """r of a layer, in the dtype of `sums`: the sums of squares of w and of what r is taken of, [2]."""
         weight_norm, direction_norm = tf.unstack(tf.sqrt(sums))
         stabilizer = self.epsilon
         if self.variant not in ("joint_norm", "after_momentum"):
@@ -126,4 +128,4 @@ class LarsRule:
             bounded = tf.minimum(bounded / learning_rate, 1.0)
         if self.ratio_bounds is not None:
             bounded = tf.clip_by_value(bounded, *self.ratio_bounds)
-        return tf.cast(tf.where(tf.reduce_any(sums == 0), ratio, bounded), dtype)
+        return tf.where(tf.reduce_any(sums == 0), ratio, bounded)

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from lars_pto.lamb_rule import LambRule
 from lars_pto.lars_rule import LarsRule
 from lars_pto.layerwise import Exclusions
@@ -83,6 +85,27 @@ class LarsOptions:
         )
         exclusions = Exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
+
+    def update_units(self, variables: Sequence, squares: tf.Tensor) -> tf.Tensor:
+        """By what, beside the learning rate, gradients of these sums of squares would be multiplied.
+
+        For strategies that send a part of a gradient, and have to choose it.
+
+        Args:
+          variables: L of this optimizer's.
+          squares: float32 [L], of their gradients.
+
+        Returns:
+          float32 [L], the ratios r; 1 where there is none, 0 where the gradient is zero.
+        """
+        weights = [2 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(v), tf.float32)) for v in variables]
+        units = [
+            self._rule.ratio(tf.stack([w, square]), self.learning_rate, treatment.decay)
+            if (treatment := self._treatment_of(variable)).adapts
+            else tf.ones([])
+            for variable, w, square in zip(variables, weights, tf.unstack(squares), strict=True)
+        ]
+        return tf.where(squares > 0, tf.stack(units), 0.0)
 
 
 class LambOptions:

@@ -20,7 +20,7 @@ def rendered(part_sent=0.03, **reached):
 
 def test_all_goals_reached():
     text = rendered()
-    assert "missed" not in text and text.count("reached") == 31
+    assert "missed" not in text and text.count("reached") == 27
     assert "98.5 ± 0.7" in text
 
 

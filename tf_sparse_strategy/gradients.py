@@ -1,5 +1,7 @@
 """From a list of gradients to their sum: buckets, state, and the chosen communication."""
 
+import functools
+
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
@@ -10,6 +12,7 @@ from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, fits, flush, hand_out
+from tf_sparse_strategy.update_units import UnitsOf, weights
 
 
 class GradientReducer:
@@ -44,8 +47,12 @@ class GradientReducer:
             self.probe.begin_step()
 
     @tf.autograph.experimental.do_not_convert
-    def reduce(self, pairs) -> list:
+    def reduce(self, pairs, units_of: UnitsOf | None = None) -> list:
         """Returns the sums over workers of `[(gradient, variable), …]`, in the same order.
+
+        Args:
+          pairs: this worker's.
+          units_of: of an optimizer that moves variables by ratios of their own; see update_units.py.
 
         Raises:
           ValueError: a variable has no static shape, or a gradient of slices would need momentum.
@@ -73,6 +80,8 @@ class GradientReducer:
         due = None if self.probe is None else self.probe.due()
         for bucket, state in zip(plan.buckets, states, strict=True):
             members = [dense[p] for p in bucket.positions]
+            if units_of is not None:
+                state.weigh = functools.partial(weights, units_of, [pair[1:] for pair in members])
             summed = self._reduce_bucket(bucket, state, [g for _, g, _ in members], due)
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
@@ -121,7 +130,7 @@ class GradientReducer:
         own = {name: variable for name, variable in state.items() if name not in (LEFT, WAITS)}
 
         def by_scheme(bucket):
-            others = State(own)
+            others = State(own, state.weigh)
             summed = tf.ensure_shape(self.scheme.reduce(bucket, others, self._collectives), packed.shape)
             return summed, others.staged, all_finite(summed) if others.finite is None else others.finite
 

@@ -26,7 +26,7 @@ def _applying(entries: int) -> dict:
 
 
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
-OF_DIGITS = THROUGHOUT | _applying(1) | _applying(2) | _applying(4)
+OF_DIGITS = THROUGHOUT | _applying(2)
 OF_SGD = {f"{kind.__name__}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
 BY_SGD = (DENSE_SGD, *OF_SGD, KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018

@@ -111,7 +111,7 @@ class DGC(HiTopK):
     def _sum_shard(self, x, state, share, collectives):
         velocity = self.momentum * state[VELOCITY] + x
         ahead = self.momentum * velocity + x if self.nesterov else velocity
-        message, kept, indices = self._select(ahead, state)
+        message, kept, indices = self._select(ahead, state, share)
         summed, finite = self._exchange(message, x.shape[0], share, collectives)
         masked = take_out(velocity[tf.newaxis], indices[tf.newaxis], None)[0]
         return summed, {RESIDUAL: kept, VELOCITY: masked}, finite

@@ -43,7 +43,7 @@ class HiTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        message, kept, _ = self._select(x, state)
+        message, kept, _ = self._select(x, state, share)
         summed, finite = self._exchange(message, x.shape[0], share, collectives)
         return summed, {} if kept is None else {RESIDUAL: kept}, finite
 

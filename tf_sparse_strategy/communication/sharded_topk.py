@@ -5,13 +5,14 @@ import math
 
 import tensorflow as tf
 
-from custom_ops import mstopk, replace_entries
+from custom_ops import replace_entries
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
     add_up,
     take_out,
     unpack,
+    weights_of,
 )
 from tf_sparse_strategy.communication.packing import Packing, check_elements
 from tf_sparse_strategy.communication.selectors import select
@@ -142,14 +143,16 @@ class ShardedTopK(MessageCommunication):
         blocks = dealing.deal(acc)
         away = [block for block in range(holders) if block != here]
         others = tf.gather(blocks, away)
-        values, indices = select(others, packing.k, self.selector)
+        weights = weights_of(state, share)
+        weights = None if weights is None else dealing.deal(dealing.padded(weights))
+        values, indices = select(others, packing.k, self.selector, _rows(weights, away))
         messages = packing.pack(values, indices, all_finite(values))
         splits = [int(holder != here) for holder in range(holders)]
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
         entries, came, finite = unpack(received, packing, holders - 1)
         arrived, finite = add_up(entries, came, finite, packing.n)
         total = (arrived + blocks[here])[tf.newaxis]
-        winners, where = mstopk(total, of_sum.k)
+        winners, where = select(total, of_sum.k, "exact", _rows(weights, [here]))
         message = of_sum.pack(winners, where, finite)  # where `total` is not, its winners tell
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
 
@@ -184,3 +187,7 @@ class ShardedTopK(MessageCommunication):
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         _, of_sum = self._packings(n, share)
         return share.holders * of_sum.words, n + 1
+
+
+def _rows(weights: tf.Tensor | None, blocks: list[int]) -> tf.Tensor | None:
+    return None if weights is None else tf.gather(weights, blocks)

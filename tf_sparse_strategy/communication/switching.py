@@ -91,7 +91,7 @@ class Switching(Communication):
     def _reduce_by(self, number, bucket, state, changed, collectives):
         """(sum, all schemes' new values, whether they are to be written) of a step by one scheme."""
         scheme = self.schemes(collectives.topology)[number]
-        inner = State(_own(number, scheme, state))
+        inner = State(_own(number, scheme, state), state.weigh)
         if PHASE in inner:  # a scheme that switches itself: whatever it did last, it was not the last step
             inner[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), inner[PHASE])
         new = {
