@@ -114,11 +114,22 @@ class LarsRule:
     def _ratio(self, dtype, sums: tf.Tensor | None, learning_rate: Any, decay: float) -> tf.Tensor:
         return tf.ones([], dtype) if sums is None else tf.cast(self.ratio(sums, learning_rate, decay), dtype)
 
+    def unit(self, w: tf.Tensor, g: tf.Tensor, learning_rate: Any, decay: float) -> tf.Tensor:
+        """About the ratio of a layer whose weights and gradient have these sums of squares, scalars.
+
+        As if there were no velocity yet, and a decay under one norm with the gradient were orthogonal to it.
+        """
+        return self.ratio(tf.stack([w, g + decay**2 * w if self._has_one_norm else g]), learning_rate, decay)
+
+    @property
+    def _has_one_norm(self) -> bool:
+        return self.variant in ("joint_norm", "after_momentum")
+
     def ratio(self, sums: tf.Tensor, learning_rate: Any, decay: float) -> tf.Tensor:
         """r of a layer, in the dtype of `sums`: the sums of squares of w and of what r is taken of, [2]."""
         weight_norm, direction_norm = tf.unstack(tf.sqrt(sums))
         stabilizer = self.epsilon
-        if self.variant not in ("joint_norm", "after_momentum"):
+        if not self._has_one_norm:
             stabilizer += decay * weight_norm
         ratio = trust_ratio(weight_norm, direction_norm, self.trust_coefficient, stabilizer)
         bounded = ratio

@@ -61,9 +61,25 @@ def test_other_optimizers_have_none():
         assert not hasattr(optimizer, "update_units")
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_decay_counts(variant):
+    """Orthogonal to the gradient: for conventions of one norm a root of squares, for others a sum."""
+    layer = keras.layers.Dense(1, use_bias=False)
+    layer.build((None, 2))
+    layer.set_weights([np.array([[3.0], [0.0]])])
+    optimizer = lars_pto.LARS(1.0, weight_decay=0.5, variant=variant, momentum=0.0)
+    optimizer.build(layer.trainable_variables)
+    [unit] = optimizer.update_units(layer.trainable_variables, tf.constant([4.0])).numpy()
+    norm = np.hypot(2, 1.5) if variant in ("joint_norm", "after_momentum") else 2 + 1.5
+    np.testing.assert_allclose(unit, 0.001 * 3 / norm, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
 def test_of_what_is_zero_or_not_finite_the_least_is_taken(bad):
-    """All entries that are not finite come first, whatever weighs them, as long as it is above 0."""
+    """All entries that are not finite come first, whatever weighs them, as long as it is above 0.
+
+    Of what is, the largest weighs 1, and of the sum of four workers, 4^1.5 times the squares are told.
+    """
     pairs = [
         (tf.constant([3.0, 4.0], tf.float16), "a"),
         (tf.constant(bad), "b"),
@@ -75,5 +91,7 @@ def test_of_what_is_zero_or_not_finite_the_least_is_taken(bad):
         assert variables in (["a", "b", "c", "d"], ["b", "c"])
         return squares
 
-    np.testing.assert_array_equal(weights(units_of, pairs), [25, 25, 4, 4])
-    np.testing.assert_array_equal(weights(units_of, pairs[1:3]), [1])
+    np.testing.assert_allclose(weights(units_of, pairs, 1), [1, 1, 0.16, 0.16], rtol=1e-6)
+    np.testing.assert_array_equal(weights(units_of, pairs[1:3], 1), [1])
+    told = weights(lambda _, squares: tf.where(squares == 8 * 25, 1.0, 0.5), pairs, 4)
+    np.testing.assert_array_equal(told[:2], [1, 1])

@@ -81,7 +81,8 @@ class GradientReducer:
         for bucket, state in zip(plan.buckets, states, strict=True):
             members = [dense[p] for p in bucket.positions]
             if units_of is not None:
-                state.weigh = functools.partial(weights, units_of, [pair[1:] for pair in members])
+                workers = self._collectives.topology.num_workers
+                state.weigh = functools.partial(weights, units_of, [m[1:] for m in members], workers)
             summed = self._reduce_bucket(bucket, state, [g for _, g, _ in members], due)
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient

@@ -8,7 +8,7 @@ gradients as ever: how workers weigh decides only what goes first, and they need
 Cost: sums of squares of gradients and weights, one product per element, and a selection that is not fused
 with error feedback. `OkTopK`, whose thresholds hold for many steps, chooses by gradients.
 
-Source: this library; docs/convergence.md has what it is good for.
+Source: this library; what is learnt so: docs/convergence.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,25 +20,33 @@ import tensorflow as tf
 UnitsOf = Callable[[Sequence[tf.Variable], tf.Tensor], tf.Tensor]
 
 
-def weights(units_of: UnitsOf, pairs: Sequence[tuple[tf.Tensor, tf.Variable]]) -> tf.Tensor:
-    """The units of the elements of a bucket, those of this worker's gradients.
+def weights(
+    units_of: UnitsOf, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], num_workers: int
+) -> tf.Tensor:
+    """The units of the elements of a bucket, as far as this worker's gradients tell.
+
+    The sum of all workers' gradients is taken to be P^(3/4) times as long as this worker's: it would be P
+    times if all were the same, P^(1/2) times if they were orthogonal.
 
     Args:
       units_of: the optimizer's.
       pairs: [(gradient, variable), …] in the bucket's order.
+      num_workers: P.
 
     Returns:
-      float32 [N], above 0: the least of the others' where a gradient is zero or not finite.
+      float32 [N], above 0, at most 1, which is the largest unit; the least of the others' where a gradient is
+      zero or not finite.
 
     Example:
-      >>> pairs = [(tf.constant([3.0, 4.0]), tf.Variable([0.0, 1.0])), (tf.zeros([1]), tf.Variable([1.0]))]
-      >>> weights(lambda _, squares: squares, pairs).numpy()
-      array([25., 25., 25.], dtype=float32)
+      >>> pairs = [(tf.constant([3.0, 4.0]), tf.Variable([0.0, 1.0])), (tf.ones([1]), tf.Variable([1.0]))]
+      >>> weights(lambda _, squares: squares, pairs, num_workers=2).numpy()
+      array([1.  , 1.  , 0.04], dtype=float32)
     """
     squares = tf.stack([2 * tf.nn.l2_loss(tf.cast(gradient, tf.float32)) for gradient, _ in pairs])
-    units = units_of([variable for _, variable in pairs], squares)
+    units = units_of([variable for _, variable in pairs], num_workers**1.5 * squares)
     known = tf.logical_and(units > 0, tf.math.is_finite(units))
     least = tf.reduce_min(tf.where(known, units, units.dtype.max))
-    units = tf.where(known, units, tf.where(tf.reduce_any(known), least, 1.0))
+    # No product with them overflows, or finite entries would look like those that are not.
+    units = tf.where(known, units, least) / tf.reduce_max(tf.where(known, units, least))
     sizes = [gradient.shape.num_elements() for gradient, _ in pairs]
     return tf.concat([tf.fill([n], u) for n, u in zip(sizes, tf.unstack(units), strict=True)], axis=0)

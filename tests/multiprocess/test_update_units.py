@@ -129,7 +129,7 @@ def test_what_is_not_finite_is_seen_and_changes_no_residual(comm, topology, vari
 
 
 def test_exact_sums_do_not_ask(comm, topology, variables):
-    """Nor does the exact phase of a training that was sparse before."""
+    """And an exact phase takes along what waited."""
 
     def refuse(variables, squares):
         raise AssertionError("nothing is chosen here")
@@ -164,15 +164,25 @@ def test_lars_in_fit(comm, monkeypatch, module, keras, run_eagerly):
     assert any((a != b).any() for a, b in zip(chosen, trained(), strict=True)), "LARS has no say"
 
 
-def test_under_loss_scaling_and_accumulation(comm):
-    """As without scaling, and every second step of the mean of two."""
+@pytest.mark.parametrize("module, keras", [(lars_pto, keras3), (legacy_keras, tf_keras)], ids=["3", "tf"])
+def test_loss_scaling_changes_nothing(module, keras):
+    scaled = keras.optimizers if keras is keras3 else keras.mixed_precision
+    plain = fit(keras, HiTopK(0.1), 2, lambda: module.LARS(1.0))[1].get_weights()
 
-    def scaled(**options):
-        return keras3.optimizers.LossScaleOptimizer(lars_pto.LARS(1.0, **options), initial_scale=8.0)
+    def optimizer():
+        return scaled.LossScaleOptimizer(module.LARS(1.0), initial_scale=8.0)
 
-    plain = fit(keras3, HiTopK(0.1), 2, lambda: lars_pto.LARS(1.0))[1].get_weights()
-    for one, other in zip(plain, fit(keras3, HiTopK(0.1), 2, scaled)[1].get_weights(), strict=True):
+    for one, other in zip(plain, fit(keras, HiTopK(0.1), 2, optimizer)[1].get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    model = fit(keras3, HiTopK(0.1), 2, lambda: scaled(gradient_accumulation_steps=2))[1]
-    for weight in model.get_weights():
-        oracle.assert_identical(comm, weight)
+
+
+def test_the_guard_compares_what_is_chosen(comm, topology, variables):
+    """By size, entries that wait for their turn would count as lost."""
+    scheme = Guarded(HiTopK(0.1), limit=1e9, every=1)
+    eps = []
+    for units in ((), (units_of,)):
+        run = Run(scheme, comm, variables, *units)
+        run.sums(gradients(topology), topology)
+        [(_, state)] = run.reducer.memory.buckets
+        eps.append(float(state["eps"]))
+    assert eps[0] > 0 and eps[1] > 0 and eps[0] != eps[1]

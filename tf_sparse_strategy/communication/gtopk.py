@@ -68,8 +68,8 @@ class GTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        message, kept, _ = self._select(x, state, share)
-        packing, weights = self.packing(x.shape[0]), weights_of(state, share)
+        weights, packing = weights_of(state, share), self.packing(x.shape[0])
+        message, kept, _ = self._select(x, state, weights)
         rounds = tree(share.holders)
         for moves in rounds:
             received = _move(message, moves, share, collectives)

@@ -82,10 +82,10 @@ class MessageCommunication(SparseCommunication):
         return Packing(n, self.count(n), self.wire_dtype, self.index_coding)
 
     def _select(
-        self, x: tf.Tensor, state: State, share: Share
+        self, x: tf.Tensor, state: State, weights: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
         """Selects from `x` [n] plus residual: (message [1, words], what stays or None, indices [K])."""
-        packing, own, weights = self.packing(x.shape[0]), state.get(RESIDUAL), weights_of(state, share)
+        packing, own = self.packing(x.shape[0]), state.get(RESIDUAL)
         if own is None or weights is not None or self.selector != "exact":
             acc = x if own is None else x + own
             values, indices = select(acc, packing.k, self.selector, weights)

@@ -34,11 +34,12 @@ class Reductions:
     @contextlib.contextmanager
     def summing_for(self, units_of: UnitsOf | None) -> Iterator[None]:
         """Within it, an optimizer of tf_keras has this thread sum gradients; see `reduce_gradients`."""
+        outer = getattr(self._local, "units_of", None)
         self._local.units_of = units_of
         try:
             yield
         finally:
-            self._local.units_of = None
+            self._local.units_of = outer
 
     def counted_gradients(self, pairs: _GradientList) -> _GradientList:
         """`pairs`, checked to be those of all workers; zeros where no row of this worker counts."""
