@@ -32,7 +32,8 @@ class Guarded(Switching):
 
         eps = ||top_K(a_1 + ... + a_H) - top_K(u)|| / ||g||
 
-    of each bucket; the proof needs it bounded. Where it is above `limit`, rank 0 prints so, and
+    of each bucket, top_K as the scheme chooses; the proof needs it bounded. Where it is above `limit`, rank 0
+    prints so, and
 
         action="warn"      that is all
         action="density"   from the next step on four times as many elements are sent, at most twice so

@@ -2,8 +2,9 @@
 
 A node first sums its workers' gradients, each worker a shard of the sum (or every worker is a node of its
 own: `Share`). Between nodes K = density n entries of a shard of n travel instead of all, chosen by
-magnitude; the rest stays in the residual. Then the node's workers give each other what they received.
-Everything is float32 inside, whatever the bucket's dtype.
+magnitude (under LARS, but by `OkTopK`, by how far they move weights: update_units.py); the rest stays in the
+residual. Then the node's workers give each other what they received. Everything is float32 inside, whatever
+the bucket's dtype.
 
 Nothing is dropped where nothing is gained, and the sum is then that of `Dense`: with one node (one worker
 for the flat schemes), with density 1, for float64, integers and complex numbers, and for empty buckets.
