@@ -5,8 +5,8 @@ gradients, layers of large gradients would come first, though they need not move
 arrive of others move these as far as all would. So entries are chosen by u_l |g|. Sums and residuals are of
 gradients as ever: how workers weigh decides only what goes first, and they need not agree on it.
 
-Cost: sums of squares of gradients and weights, one product per element, and a selection that is not fused
-with error feedback. `OkTopK`, whose thresholds hold for many steps, chooses by gradients.
+Cost: sums of squares of gradients and weights, a weight and a product for each element, and a selection that
+is not fused with error feedback: of the size of the selection itself. `OkTopK`, whose thresholds hold for many steps, chooses by gradients.
 
 Source: this library; what is learnt so: docs/convergence.md.
 """
