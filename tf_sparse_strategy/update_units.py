@@ -6,7 +6,8 @@ arrive of others move these as far as all would. So entries are chosen by u_l |g
 gradients as ever: how workers weigh decides only what goes first, and they need not agree on it.
 
 Cost: sums of squares of gradients and weights, a weight and a product for each element, and a selection that
-is not fused with error feedback: of the size of the selection itself. `OkTopK`, whose thresholds hold for many steps, chooses by gradients.
+is not fused with error feedback: about as much again as a selection by size takes. `OkTopK`, whose thresholds
+hold for many steps, chooses by gradients.
 
 Source: this library; what is learnt so: docs/convergence.md.
 """
