@@ -9,8 +9,7 @@ import tf_keras
 import lars_pto
 from lars_pto import legacy_keras
 from tests.multiprocess import oracle
-from tests.multiprocess.sparse_runs import fit, integers
-from tf_sparse_strategy import residual
+from tests.multiprocess.sparse_runs import fit, integers, waiting
 from tf_sparse_strategy.communication import (
     Dense,
     GTopK,
@@ -22,7 +21,6 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.residual import RESIDUAL
 
 SIZES, STEPS = [40, 7, 0, 25], 4
 FAR = 2048.0  # so far moves the last variable by a gradient of 1, others by 1; gradients are below 1000
@@ -80,18 +78,18 @@ class Run:
 
     def waiting(self):
         """What all workers' residuals add up to, [N]."""
-        [(bucket, state)] = self.reducer.memory.buckets
-        if RESIDUAL not in state:
-            return np.zeros(sum(SIZES))
-        share = self.reducer.scheme.share(self.comm.topology)
-        whole = self.comm.all_reduce(residual.flush(tf.zeros([bucket.num_elements]), state[RESIDUAL], share))
-        return np.concatenate([part.numpy() for part in tf.split(whole, SIZES[::-1])][::-1])
+        [(_, state)] = self.reducer.memory.buckets
+        return reversed_parts(waiting(self.reducer.scheme, state, sum(SIZES), self.comm), SIZES[::-1])
+
+
+def reversed_parts(flat, sizes):
+    """`flat`, of parts of these sizes, with the last part first: buckets hold the last variable first."""
+    return np.concatenate(np.split(flat, np.cumsum(sizes)[:-1])[::-1])
 
 
 def far_and_near(summed, scheme, topology):
     """Of a sum's first shard, which has all of the last variable; others have to choose from the rest."""
-    in_bucket = np.concatenate(np.split(summed, np.cumsum(SIZES)[:-1])[::-1])
-    shard = in_bucket[: scheme.share(topology).length(sum(SIZES))]
+    shard = reversed_parts(summed, SIZES)[: scheme.share(topology).length(sum(SIZES))]
     return shard[: SIZES[-1]], shard[SIZES[-1] :]
 
 

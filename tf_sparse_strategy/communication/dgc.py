@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.communication.hitopk import HiTopK
-from tf_sparse_strategy.communication.messages import take_out, weights_of
+from tf_sparse_strategy.communication.messages import take_out
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
 from tf_sparse_strategy.topology import Topology
 
@@ -111,7 +111,7 @@ class DGC(HiTopK):
     def _sum_shard(self, x, state, share, collectives):
         velocity = self.momentum * state[VELOCITY] + x
         ahead = self.momentum * velocity + x if self.nesterov else velocity
-        message, kept, indices = self._select(ahead, state, weights_of(state, share))
+        message, kept, indices = self._select(ahead, state)
         summed, finite = self._exchange(message, x.shape[0], share, collectives)
         masked = take_out(velocity[tf.newaxis], indices[tf.newaxis], None)[0]
         return summed, {RESIDUAL: kept, VELOCITY: masked}, finite

@@ -82,7 +82,7 @@ class MessageCommunication(SparseCommunication):
         return Packing(n, self.count(n), self.wire_dtype, self.index_coding)
 
     def _select(
-        self, x: tf.Tensor, state: State, weights: tf.Tensor | None
+        self, x: tf.Tensor, state: State, weights: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
         """Selects from `x` [n] plus residual: (message [1, words], what stays or None, indices [K])."""
         packing, own = self.packing(x.shape[0]), state.get(RESIDUAL)
