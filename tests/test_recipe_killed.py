@@ -124,4 +124,4 @@ def test_horovodrun_goes_on_as_if_nothing_had_happened(killed, whole, tmp_path):
 def test_weights_are_others_without_what_was_not_sent(killed, whole, tmp_path):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     forget(tmp_path)
-    assert apart(goes_on(tmp_path), whole) > 0.3
+    assert apart(goes_on(tmp_path), whole) > 0.1
