@@ -39,15 +39,12 @@ class _LayerWise(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         return [slot[index] for slot in self._slots]
 
-    def _treatment_of(self, variable):
-        return self._treatments[self._get_variable_index(variable)]
-
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return layerwise.changes_for_gradients(
             self._rule,
             [pair for pair in super()._all_reduce_sum_gradients(grads_and_vars) if pair[0] is not None],
             self._slots_of,
-            self._treatment_of,
+            lambda variable: self._treatments[self._get_variable_index(variable)],
             self.learning_rate,
             self.iterations + 1,
             self._norms,

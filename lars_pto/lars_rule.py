@@ -112,24 +112,11 @@ class LarsRule:
         return self.variant.startswith("larc")
 
     def _ratio(self, dtype, sums: tf.Tensor | None, learning_rate: Any, decay: float) -> tf.Tensor:
-        return tf.ones([], dtype) if sums is None else tf.cast(self.ratio(sums, learning_rate, decay), dtype)
-
-    def unit(self, w: tf.Tensor, g: tf.Tensor, learning_rate: Any, decay: float) -> tf.Tensor:
-        """About the ratio of a layer whose weights and gradient have these sums of squares, scalars.
-
-        As if there were no velocity yet, and a decay under one norm with the gradient were orthogonal to it.
-        """
-        return self.ratio(tf.stack([w, g + decay**2 * w if self._has_one_norm else g]), learning_rate, decay)
-
-    @property
-    def _has_one_norm(self) -> bool:
-        return self.variant in ("joint_norm", "after_momentum")
-
-    def ratio(self, sums: tf.Tensor, learning_rate: Any, decay: float) -> tf.Tensor:
-        """r of a layer, in the dtype of `sums`: the sums of squares of w and of what r is taken of, [2]."""
+        if sums is None:
+            return tf.ones([], dtype)
         weight_norm, direction_norm = tf.unstack(tf.sqrt(sums))
         stabilizer = self.epsilon
-        if not self._has_one_norm:
+        if self.variant not in ("joint_norm", "after_momentum"):
             stabilizer += decay * weight_norm
         ratio = trust_ratio(weight_norm, direction_norm, self.trust_coefficient, stabilizer)
         bounded = ratio
@@ -139,4 +126,4 @@ class LarsRule:
             bounded = tf.minimum(bounded / learning_rate, 1.0)
         if self.ratio_bounds is not None:
             bounded = tf.clip_by_value(bounded, *self.ratio_bounds)
-        return tf.where(tf.reduce_any(sums == 0), ratio, bounded)
+        return tf.cast(tf.where(tf.reduce_any(sums == 0), ratio, bounded), dtype)

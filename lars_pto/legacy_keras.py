@@ -23,6 +23,10 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         super().build(var_list)
         if getattr(self, "_built", False):
             return
+        self._treatments = [
+            self._exclusions.treatment(v.name, v.shape.rank, self._rule.weight_decay)
+            for v in var_list
+        ]
         self._slots = [
             [self.add_variable_from_reference(v, name) for name in self._rule.slot_names]
             for v in var_list
@@ -32,15 +36,12 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
     def _slots_of(self, variable):
         return self._slots[self._index_dict[self._var_key(variable)]]
 
-    def _treatment_of(self, variable):
-        return self._exclusions.treatment(variable.name, variable.shape.rank, self._rule.weight_decay)
-
     def _internal_apply_gradients(self, grads_and_vars):
         values = layerwise.changes_for_gradients(
             self._rule,
             grads_and_vars,
             self._slots_of,
-            self._treatment_of,
+            lambda variable: self._treatments[self._index_dict[self._var_key(variable)]],
             self.learning_rate,
             self.iterations + 1,
             self._norms,

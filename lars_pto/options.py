@@ -1,10 +1,8 @@
-"""What LARS and LAMB are told, and tell, the same in Keras 3 and tf_keras."""
+"""The constructors of LARS and LAMB, the same for Keras 3 and tf_keras."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from lars_pto.lamb_rule import LambRule
 from lars_pto.lars_rule import LarsRule
@@ -19,8 +17,7 @@ class LarsOptions:
     v = μv + γ r (g + λw), w -= v; four other published conventions by `variant`, all of them in
     `lars_rule.LarsRule`. Cost per step: one read of all weights and gradients for the norms beside
     the update itself, which on CPUs is one pass in place (but for "after_momentum"). A sparse gradient
-    (`tf.IndexedSlices`) counts as the dense one it stands for. Sparse schemes of `tss.SparseStrategy`
-    choose by `update_units`.
+    (`tf.IndexedSlices`) counts as the dense one it stands for.
 
     Not for small batches: SGD with momentum is simpler and as good there. Not with `jit_compile=True`
     on CPUs: the fused operations have no XLA kernel (Keras does not compile there by itself).
@@ -86,29 +83,6 @@ class LarsOptions:
         )
         exclusions = Exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
-
-    def update_units(self, variables: Sequence, squares: tf.Tensor) -> tf.Tensor:
-        """By what, beside the learning rate, gradients of these sums of squares are multiplied, about.
-
-        For strategies that send a part of a gradient, and have to choose it; see `LarsRule.unit`. Without
-        decay and ε they have no bound.
-
-        Args:
-          variables: L of this optimizer's.
-          squares: float32 [L], of their gradients.
-
-        Returns:
-          float32 [L], the ratios r; 1 where there is none, 0 where the gradient is zero.
-        """
-        units = []
-        for variable, square in zip(variables, tf.unstack(squares), strict=True):
-            treatment = self._treatment_of(variable)
-            unit = tf.ones([])
-            if treatment.adapts:
-                w = 2 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(variable), tf.float32))
-                unit = self._rule.unit(w, square, self.learning_rate, treatment.decay)
-            units.append(unit)
-        return tf.where(squares > 0, tf.stack(units), 0.0)
 
 
 class LambOptions:

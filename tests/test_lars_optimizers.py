@@ -217,7 +217,8 @@ def test_patterns_see_the_names_of_layers(framework, vectors, patterns, expected
     )
     optimizer.build(model.trainable_variables)
     by_name = {
-        getattr(v, "path", v.name): tuple(optimizer._treatment_of(v)) for v in model.trainable_variables
+        getattr(v, "path", v.name): tuple(t)
+        for v, t in zip(model.trainable_variables, optimizer._treatments, strict=True)
     }
     treated = {name for name, treatment in by_name.items() if treatment == (0.1, True)}
     assert len(by_name) == 6

@@ -12,6 +12,9 @@ from collections.abc import Hashable, Sequence
 # TensorFlow's shapes and our indices are int32; what is left below 2^31 is room for padding to whole shards.
 MAX_ELEMENTS = 2**31 - 2**16
 
+# Elements of the largest vector that is as good as free beside a model's matrices.
+_SMALL = 1 << 14
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
@@ -27,13 +30,25 @@ class TensorSpec:
         """Elements."""
         return math.prod(self.shape)
 
+    @property
+    def is_small_vector(self) -> bool:
+        """Whether it is of rank 0 or 1 and of at most 16,384 elements: a bias, or of a normalization."""
+        return len(self.shape) <= 1 and self.size <= _SMALL
+
 
 @dataclasses.dataclass(frozen=True)
 class BucketSpec:
-    """Gradients of one dtype that are sent as one flat vector of N elements."""
+    """Gradients of one dtype that are sent as one flat vector of N elements.
+
+    Args:
+      positions: in the list of gradients.
+      tensors: at these.
+      is_exact: whether nothing is to be dropped of their sum, whatever the scheme.
+    """
 
     positions: tuple[int, ...]
     tensors: tuple[TensorSpec, ...]
+    is_exact: bool = False
 
     @property
     def dtype(self) -> str:
@@ -67,7 +82,9 @@ class BucketPlan:
         return tuple(tensor for _, tensor in sorted(itertools.chain(*placed), key=lambda x: x[0]))
 
     @classmethod
-    def build(cls, tensors: Sequence[TensorSpec], max_bytes: int) -> "BucketPlan":
+    def build(
+        cls, tensors: Sequence[TensorSpec], max_bytes: int, exact_vectors: bool = False
+    ) -> "BucketPlan":
         """Packs tensors, last first, into buckets of at most `max_bytes`.
 
         A tensor larger than `max_bytes` has a bucket of its own; a bucket holds one dtype; empty
@@ -77,6 +94,7 @@ class BucketPlan:
         Args:
           tensors: gradients in the order of the model's variables.
           max_bytes: size limit of a bucket, bytes, >= 1.
+          exact_vectors: whether small vectors are in buckets of their own, the last, that are exact.
 
         Raises:
           ValueError: `max_bytes` is not positive, or a tensor has too many elements.
@@ -88,24 +106,26 @@ class BucketPlan:
         """
         if max_bytes < 1:
             raise ValueError(f"bucket_bytes={max_bytes} must be at least 1 byte; try 32 << 20.")
+        apart = [exact_vectors and tensor.is_small_vector for tensor in tensors]
         groups: list[list[int]] = []
-        open_groups: dict[str, tuple[list[int], int]] = {}
-        for position in reversed(range(len(tensors))):
-            tensor = tensors[position]
+        open_groups: dict[tuple[str, bool], tuple[list[int], int]] = {}
+        for position in sorted(reversed(range(len(tensors))), key=apart.__getitem__):
+            tensor, kind = tensors[position], (tensors[position].dtype, apart[position])
             if tensor.size > MAX_ELEMENTS:
                 raise ValueError(
                     f"the gradient of variable {tensor.key!r} has {tensor.size} elements, shape "
                     f"{tensor.shape}; one message holds at most {MAX_ELEMENTS}. Split the variable."
                 )
-            group, used = open_groups.get(tensor.dtype, (None, 0))
+            group, used = open_groups.get(kind, (None, 0))
             limit = min(max_bytes // tensor.itemsize, MAX_ELEMENTS)
             if group is None or used + tensor.size > limit:
                 group, used = [], 0
                 groups.append(group)
             group.append(position)
-            open_groups[tensor.dtype] = (group, used + tensor.size)
+            open_groups[kind] = (group, used + tensor.size)
         return cls(
             tuple(
-                BucketSpec(tuple(group), tuple(tensors[p] for p in group)) for group in groups
+                BucketSpec(tuple(group), tuple(tensors[p] for p in group), apart[group[0]])
+                for group in groups
             )
         )

@@ -1,27 +1,25 @@
 """From a list of gradients to their sum: buckets, state, and the chosen communication."""
 
-import functools
-
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.communication.dense import Dense, scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, fits, flush, hand_out
-from tf_sparse_strategy.update_units import UnitsOf, weights
 
 
 class GradientReducer:
     """Sums lists of gradients over the workers.
 
     Dense gradients travel in buckets through `communication`, which may remember something of each
-    bucket: `memory`. `tf.IndexedSlices` are sparse already and lose nothing: indices and values of all
-    workers are gathered one after the other. Gradients of slices (embedding/slices.py) are sums over the
-    workers as they come; only the rows of one id are added up.
+    bucket: `memory`. Small vectors, of which it would drop entries, are summed exactly instead, in buckets of
+    their own. `tf.IndexedSlices` are sparse already and lose nothing: indices and values of all workers are
+    gathered one after the other. Gradients of slices (embedding/slices.py) are sums over the workers as they
+    come; only the rows of one id are added up.
 
     What schemes remember is written once all buckets of a list are reduced, and only if all of it, and
     all gathered slices, are finite: a step that loss scaling will skip changes no residual.
@@ -47,12 +45,8 @@ class GradientReducer:
             self.probe.begin_step()
 
     @tf.autograph.experimental.do_not_convert
-    def reduce(self, pairs, units_of: UnitsOf | None = None) -> list:
+    def reduce(self, pairs) -> list:
         """Returns the sums over workers of `[(gradient, variable), …]`, in the same order.
-
-        Args:
-          pairs: this worker's.
-          units_of: of an optimizer that moves variables by ratios of their own; see update_units.py.
 
         Raises:
           ValueError: a variable has no static shape, or a gradient of slices would need momentum.
@@ -75,14 +69,12 @@ class GradientReducer:
         if has_nothing_to_add:
             self.memory.looks_for_none = True
             return reduced
-        plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes)
+        exact_vectors = self.scheme.sums_vectors_exactly(self._collectives.topology)
+        plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes, exact_vectors)
         states = self.memory.of(plan)
         due = None if self.probe is None else self.probe.due()
         for bucket, state in zip(plan.buckets, states, strict=True):
             members = [dense[p] for p in bucket.positions]
-            if units_of is not None:
-                workers = self._collectives.topology.num_workers
-                state.weigh = functools.partial(weights, units_of, [m[1:] for m in members], workers)
             summed = self._reduce_bucket(bucket, state, [g for _, g, _ in members], due)
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
@@ -116,7 +108,7 @@ class GradientReducer:
     def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list, due) -> list:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         packed = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
-        summed = self._sum(packed, state)
+        summed = self._sum(packed, state, scheme_of(bucket, self.scheme))
         if due is not None:
             self.probe.note(due, packed, summed, state)
         parts = [summed] if len(flat) == 1 else tf.split(summed, bucket.sizes)
@@ -124,15 +116,15 @@ class GradientReducer:
             tf.reshape(part, spec.shape) for part, spec in zip(parts, bucket.tensors, strict=True)
         ]
 
-    def _sum(self, packed: tf.Tensor, state: State) -> tf.Tensor:
+    def _sum(self, packed: tf.Tensor, state: State, scheme: Communication) -> tf.Tensor:
         if LEFT not in state:
-            return self.scheme.reduce(packed, state, self._collectives)
+            return scheme.reduce(packed, state, self._collectives)
         share = self.scheme.share(self._collectives.topology)
         own = {name: variable for name, variable in state.items() if name not in (LEFT, WAITS)}
 
         def by_scheme(bucket):
-            others = State(own, state.weigh)
-            summed = tf.ensure_shape(self.scheme.reduce(bucket, others, self._collectives), packed.shape)
+            others = State(own)
+            summed = tf.ensure_shape(scheme.reduce(bucket, others, self._collectives), packed.shape)
             return summed, others.staged, all_finite(summed) if others.finite is None else others.finite
 
         def with_left():

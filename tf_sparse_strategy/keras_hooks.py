@@ -13,7 +13,6 @@ current strategy; under any other it calls the original.
 | CallbackList.on_epoch_end and others        | variables may be behind              | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
-| tf_keras: aggregate_gradients               | hides whose sums they are            | notes their units     |
 | tf_keras: legacy optimizers                 | clip by the norm of some columns     | refuse                |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
 | Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
@@ -121,7 +120,6 @@ def _install_tf_keras() -> None:
 
     wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
     wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.build_for_columns)
-    wrap(optimizer.Optimizer, "aggregate_gradients", _sum_for_tf_keras)
     wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)
@@ -142,24 +140,12 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if not getattr(_clipping, "done", False):
         present = [(g, v) for g, v in grads_and_vars if g is not None]
         extended.gradients.communication.check_optimizer(optimizer)
-        reduced = extended.reduce_gradients(present, _units_of(optimizer))
+        reduced = extended.reduce_gradients(present)
         clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
         summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
     if extended.delayed is None:
         return summed
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])
-
-
-def _units_of(optimizer):
-    return getattr(optimizer, "update_units", None)
-
-
-def _sum_for_tf_keras(original, optimizer, grads_and_vars):
-    extended = _in_replica_of_ours()
-    if extended is None:
-        return original(optimizer, grads_and_vars)
-    with extended.summing_for(_units_of(optimizer)):
-        return original(optimizer, grads_and_vars)
 
 
 def _build_for_parts(original, optimizer, variables):

@@ -17,6 +17,7 @@ from tf_sparse_strategy import resharding
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
+from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.guarded import BEYOND
 from tf_sparse_strategy.communication.switching import CHANGES, NO_PHASE, PHASE, own_name
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
@@ -104,7 +105,8 @@ class Memory(tf.train.experimental.PythonState):
         self._epoch = epoch
         for states in self._lists.values():
             self._set_epoch(states)
-        self._communication.review(self.buckets, self._collectives)
+        changing = [(bucket, state) for bucket, state in self.buckets if not bucket.is_exact]
+        self._communication.review(changing, self._collectives)
 
     def _set_epoch(self, states) -> None:
         for state in states:
@@ -114,7 +116,8 @@ class Memory(tf.train.experimental.PythonState):
 
     def _initial(self, plan):
         topology = self._collectives.topology
-        states = [self._communication.state(bucket, topology) for bucket in plan.buckets]
+        schemes = [scheme_of(bucket, self._communication) for bucket in plan.buckets]
+        states = [s.state(bucket, topology) for s, bucket in zip(schemes, plan.buckets, strict=True)]
         self._set_epoch(states)
         return states
 

@@ -15,6 +15,7 @@ from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import guarded, oktopk, switching
+from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.residual import RESIDUAL, State
@@ -213,7 +214,7 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker of a `SparseStrategy` knows of its sparse sums."""
     topology, buckets = strategy.topology, strategy.residual.buckets
     scheme = strategy.extended.gradients.scheme
-    used = [(bucket, scheme.in_use(state, topology)) for bucket, state in buckets]
+    used = [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
     passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
     total = sum(bucket.num_elements for bucket, _ in buckets)
     sparse = sum(
@@ -233,7 +234,8 @@ def schemes_in_use(strategy) -> dict[str, int]:
     """Elements of gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
     for bucket, state in strategy.residual.buckets:
-        scheme, _ = strategy.extended.gradients.scheme.in_use(state, strategy.topology)[-1]
+        scheme = scheme_of(bucket, strategy.extended.gradients.scheme)
+        scheme, _ = scheme.in_use(state, strategy.topology)[-1]
         name = repr(scheme)
         elements[name] = elements.get(name, 0) + bucket.num_elements
     return elements

@@ -11,7 +11,7 @@ states, or none.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -67,12 +67,6 @@ class Share:
         """Elements of this worker's shard of `n`, padding included."""
         return -(-n // self.shards)
 
-    def part(self, x: tf.Tensor) -> tf.Tensor:
-        """This worker's shard of `x` [n], zeros behind the last."""
-        length = self.length(x.shape[0])
-        padded = tf.pad(x, [[0, self.shards * length - x.shape[0]]])
-        return padded[self.shard * length : (self.shard + 1) * length]
-
 
 def variable(initial_value) -> tf.Variable:
     """A variable of this worker alone, wherever it is made; outside the function being traced."""
@@ -81,17 +75,10 @@ def variable(initial_value) -> tf.Variable:
 
 
 class State(dict):
-    """A bucket's variables by name, and what the step that is being computed makes of them.
+    """A bucket's variables by name, and what the step that is being computed makes of them."""
 
-    Args:
-      variables: by name.
-      weigh: makes float32 [N], positive, of the bucket's elements: those of the largest product with what
-        waits and came are to be sent; None where all weigh alike.
-    """
-
-    def __init__(self, variables: dict[str, tf.Variable], weigh: Callable[[], tf.Tensor] | None = None):
+    def __init__(self, variables: dict[str, tf.Variable]):
         super().__init__(variables)
-        self.weigh = weigh
         self.staged: dict[str, tf.Tensor] = {}
         self.finite: tf.Tensor | None = None
 
@@ -141,9 +128,12 @@ def hand_out(summed: tf.Tensor, dtype: tf.DType, share: Share) -> tuple[tf.Tenso
       (`dtype` [n], float32 [length of its shard of n] for this worker's residual).
     """
     values = wire.narrow(summed, dtype)
+    n = summed.shape[0]
+    length = share.length(n)
     if share.holder > 0:
-        return values, tf.zeros([share.length(summed.shape[0])])
-    return values, share.part(summed - tf.cast(values, tf.float32))
+        return values, tf.zeros([length])
+    lost = tf.pad(summed - tf.cast(values, tf.float32), [[0, share.shards * length - n]])
+    return values, lost[share.shard * length : (share.shard + 1) * length]
 
 
 def fits(summed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -50,7 +50,6 @@ LAYERS = (
         "tf_sparse_strategy.timeline",
         "tf_sparse_strategy.trace",
         "tf_sparse_strategy.trace_command",
-        "tf_sparse_strategy.update_units",
         "tf_sparse_strategy.watchdog",
     ),
     ("tf_sparse_strategy.extended",),

@@ -16,7 +16,8 @@ def communication(settings: Settings) -> Communication:
         after = dataclasses.replace(after, density=settings.density)
     if not settings.sparse_epochs:
         return after
-    return Piecewise([(0, HiTopK(settings.density)), (settings.sparse_epochs, after)])
+    sparse = HiTopK(settings.density, wire_dtype="float16", index_coding="delta")
+    return Piecewise([(0, sparse), (settings.sparse_epochs, after)])
 
 
 def start(settings: Settings, **more) -> tss.SparseStrategy:

@@ -39,16 +39,11 @@ class Run:
 
     def kept(self, n):
         """What all workers' residuals add up to."""
-        return waiting(self.scheme, self.variables, n, self.collectives)
-
-
-def waiting(scheme, variables, n, collectives):
-    """What all workers' residuals of a bucket of n elements add up to, in the bucket's order."""
-    share = scheme.share(collectives.topology)
-    own = tf.zeros([n])
-    if "residual" in variables:
-        own = residual.flush(own, variables["residual"], share)
-    return collectives.all_reduce(own).numpy()
+        share = self.scheme.share(self.collectives.topology)
+        own = tf.zeros([n])
+        if "residual" in self.variables:
+            own = residual.flush(own, self.variables["residual"], share)
+        return self.collectives.all_reduce(own).numpy()
 
 
 def integers(seed, p, n, steps):

@@ -85,7 +85,7 @@ def test_steps_are_counted_on_when_a_phase_is_added(comm, topology, variables):
     new.memory.deserialize(blob)
     step(new, variables, topology, 3)
     if topology.num_workers > 1:
-        assert {int(state["step"]) for _, state in new.memory.buckets} == {4}
+        assert {int(state["step"]) for bucket, state in new.memory.buckets if not bucket.is_exact} == {4}
 
 
 OTHERS = [

@@ -78,12 +78,12 @@ def test_same_as_one_process(comm, keras, optimizer, communication, settings):
             oracle.assert_identical(comm, value)
 
 
-def _local(self, pairs, units_of=None):
+def _local(self, pairs):
     return [gradient for gradient, _ in pairs]
 
 
-def _mean(self, pairs, units_of=None, reduce=GradientReducer.reduce):
-    return [gradient / 2 for gradient in reduce(self, pairs, units_of)]
+def _mean(self, pairs, reduce=GradientReducer.reduce):
+    return [gradient / 2 for gradient in reduce(self, pairs)]
 
 
 @pytest.mark.parametrize("wrong", [_local, _mean])

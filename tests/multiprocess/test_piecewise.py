@@ -42,7 +42,7 @@ def gradients(p, steps):
 def test_epochs_reach_schemes_within_others(here):
     inner = Piecewise([(0, HiTopK(0.05)), (1, Dense())])
     reducer = GradientReducer(Piecewise([(0, inner), (9, Torus2D())]), here, bucket_bytes=1 << 20)
-    variables, rests = [tf.Variable(tf.zeros([N]))], []
+    variables, rests = [tf.Variable(tf.zeros([N, 1]))], []
     for epoch in range(2):
         reducer.memory.begin_epoch(epoch)
         sparse_runs.step(reducer, variables, here.topology, epoch)

@@ -57,7 +57,7 @@ class Auto(Switching):
 
     When not to use it: for runs that must be repeatable to the bit, as measurements differ; give it `links`
     with their `selection` then. It predicts buckets one after the other, and does not know what hides behind
-    the computation; nor how much accuracy a density costs; nor what choosing for LARS takes beside.
+    the computation; nor how much accuracy a density costs.
 
     Args:
       density: part of the elements that sparse schemes send, 0 < density <= 1.

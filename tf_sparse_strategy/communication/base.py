@@ -54,6 +54,11 @@ class Communication(abc.ABC):
         del topology
         return False
 
+    def sums_vectors_exactly(self, topology: Topology) -> bool:
+        """Whether small vectors are to be left to `Dense`, because this would drop entries of them."""
+        del topology
+        return False
+
     @property
     def keeps_residual(self) -> bool:
         """Whether what is not sent of a bucket stays in its state."""

@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from tf_sparse_strategy import cost_model
+from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.topology import Topology
@@ -34,3 +35,8 @@ class Dense(Communication):
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         return cost_model.all_reduce(topology, 4 * n, model)
+
+
+def scheme_of(bucket: BucketSpec, scheme: Communication) -> Communication:
+    """What sums a bucket: `scheme`, unless nothing is to be dropped."""
+    return Dense() if bucket.is_exact else scheme

@@ -4,14 +4,13 @@ import dataclasses
 
 import tensorflow as tf
 
+from custom_ops import mstopk
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
     take_out,
     unpack_and_add,
-    weights_of,
 )
-from tf_sparse_strategy.communication.selectors import select
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
@@ -68,15 +67,15 @@ class GTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        weights, packing = weights_of(state, share), self.packing(x.shape[0])
-        message, kept, _ = self._select(x, state, weights)
+        message, kept, _ = self._select(x, state)
+        packing = self.packing(x.shape[0])
         rounds = tree(share.holders)
         for moves in rounds:
             received = _move(message, moves, share, collectives)
             if share.holder not in dict(moves).values():
                 continue
             total, finite = unpack_and_add(tf.concat([message, received], axis=0), packing, 2)
-            values, indices = (part[tf.newaxis] for part in select(total, packing.k, "exact", weights))
+            values, indices = (part[tf.newaxis] for part in mstopk(total, packing.k))
             message = packing.pack(values, indices, finite)
             if kept is not None:
                 # Subtracted: Grappler makes one AddN of several additions, and sorts its inputs by name.

@@ -4,12 +4,11 @@ import dataclasses
 
 import tensorflow as tf
 
-from custom_ops import sum_entries
+from custom_ops import mstopk, sum_entries
 from tf_sparse_strategy import cost_model, residual, wire
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.selectors import select
 from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
 from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.cost_model import Cost, LinkModel
@@ -32,8 +31,7 @@ class Guarded(Switching):
 
         eps = ||top_K(a_1 + ... + a_H) - top_K(u)|| / ||g||
 
-    of each bucket, top_K as the scheme chooses; the proof needs it bounded. Where it is above `limit`, rank 0
-    prints so, and
+    of each bucket; the proof needs it bounded. Where it is above `limit`, rank 0 prints so, and
 
         action="warn"      that is all
         action="density"   from the next step on four times as many elements are sent, at most twice so
@@ -148,8 +146,8 @@ class Guarded(Switching):
         own = tf.cast(bucket, tf.float32)
         whole = residual.flush(bucket, state[RESIDUAL], share) if RESIDUAL in state else own
         both = collectives.all_reduce(tf.stack([whole, own]), purpose="guard")
-        k, weights = self.scheme.count(n), None if state.weigh is None else state.weigh()
-        difference = _top(both[0], k, weights) - _top(tf.cast(summed, tf.float32), k, weights)
+        k = self.scheme.count(n)
+        difference = _top(both[0], k) - _top(tf.cast(summed, tf.float32), k)
         eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
         # Workers act alike, also where they add up in another order, with another number of threads.
         eps = collectives.all_reduce(eps, op="max", purpose="guard")
@@ -194,7 +192,7 @@ class Guarded(Switching):
         return cost + check.every(self.every)
 
 
-def _top(x, k: int, weights):
-    """`x` [n] with all zero but the k entries that a scheme would choose."""
-    values, indices = select(x, k, "exact", weights)
+def _top(x, k: int):
+    """`x` [n] with all but its k largest magnitudes zero."""
+    values, indices = mstopk(x, k)
     return sum_entries(values[tf.newaxis, tf.newaxis], indices[tf.newaxis, tf.newaxis], x.shape[0])[0]

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.messages import MessageCommunication, weights_of
+from tf_sparse_strategy.communication.messages import MessageCommunication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
@@ -43,7 +43,7 @@ class HiTopK(MessageCommunication):
     """
 
     def _sum_shard(self, x, state, share, collectives):
-        message, kept, _ = self._select(x, state, weights_of(state, share))
+        message, kept, _ = self._select(x, state)
         summed, finite = self._exchange(message, x.shape[0], share, collectives)
         return summed, {} if kept is None else {RESIDUAL: kept}, finite
 

@@ -81,14 +81,12 @@ class MessageCommunication(SparseCommunication):
         """The message of K of `n` elements."""
         return Packing(n, self.count(n), self.wire_dtype, self.index_coding)
 
-    def _select(
-        self, x: tf.Tensor, state: State, weights: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+    def _select(self, x: tf.Tensor, state: State) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
         """Selects from `x` [n] plus residual: (message [1, words], what stays or None, indices [K])."""
         packing, own = self.packing(x.shape[0]), state.get(RESIDUAL)
-        if own is None or weights is not None or self.selector != "exact":
+        if own is None or self.selector != "exact":
             acc = x if own is None else x + own
-            values, indices = select(acc, packing.k, self.selector, weights)
+            values, indices = select(acc, packing.k, self.selector)
             taken = indices[tf.newaxis], packing.lost(values)
             kept = None if own is None else take_out(acc[tf.newaxis], *taken)[0]
         else:
@@ -125,11 +123,6 @@ class MessageCommunication(SparseCommunication):
         gathered = collectives.all_gather(flagged, Group.LOCAL, purpose="gradients")
         rows = tf.reshape(gathered, [shards, n + 1])
         return tf.reshape(rows[:, :n], [-1]), tf.reduce_all(rows[:, n] > 0)
-
-
-def weights_of(state: State, share: Share) -> tf.Tensor | None:
-    """The weights of this worker's shard, by which its elements are chosen; None where all weigh alike."""
-    return None if state.weigh is None else share.part(state.weigh())
 
 
 def unpack_and_add(messages, packing, count, shards=1, n=None, place=None):

@@ -42,8 +42,7 @@ class OkTopK(SparseCommunication):
 
     When not to use it: message sizes change with each step, so that Horovod negotiates each anew, and
     between two updates of the thresholds residuals grow, so that several times K entries may pass:
-    `ShardedTopK` sends as much as this does at best, in two messages of a fixed size. Its thresholds are of
-    gradients under LARS, too.
+    `ShardedTopK` sends as much as this does at best, in two messages of a fixed size.
 
     Args:
       density: part of the elements that is sent, 0 < density <= 1.

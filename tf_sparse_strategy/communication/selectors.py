@@ -16,10 +16,8 @@ _GAUSSIAN_STEPS, _WIDEN = 20, 1.02
 _SAMPLE, _SAMPLED_STEPS, _LOWER = 100, 10, 0.8
 
 
-def select(
-    x: tf.Tensor, k: int, selector: str, weights: tf.Tensor | None = None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """(values [..., K], int32 indices [..., K]) of `x` [..., N]; chosen by the size of `weights` x, if given.
+def select(x: tf.Tensor, k: int, selector: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """(values [..., K], int32 indices [..., K]) of `x` [..., N].
 
     - "exact": the K largest magnitudes (custom_ops.mstopk).
     - "gaussian": those above mean + |z| deviation of the normal distribution's quantile z = Q(K / 2N),
@@ -35,9 +33,6 @@ def select(
     Source: Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", 2019; Lin et al.,
     "Deep Gradient Compression", ICLR 2018, section 3.
     """
-    if weights is not None:
-        indices = select(weights * x, k, selector)[1]
-        return tf.gather(x, indices, batch_dims=x.shape.rank - 1), indices
     if selector == "exact":
         return tuple(mstopk(x, k))
     size = tf.abs(x)

@@ -5,14 +5,13 @@ import math
 
 import tensorflow as tf
 
-from custom_ops import replace_entries
+from custom_ops import mstopk, replace_entries
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
     add_up,
     take_out,
     unpack,
-    weights_of,
 )
 from tf_sparse_strategy.communication.packing import Packing, check_elements
 from tf_sparse_strategy.communication.selectors import select
@@ -101,8 +100,9 @@ class ShardedTopK(MessageCommunication):
     one size; there is no threshold that could drift.
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
-    up to M times as many entries a step, which may outweigh its bytes on three: only a K entries of the
-    sum are applied here (docs/convergence.md). On one node it is `Dense`.
+    up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the
+    sum are applied here, and with a = 1 and LARS models learn slower for it (docs/convergence.md). On one
+    node it is `Dense`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
@@ -142,16 +142,14 @@ class ShardedTopK(MessageCommunication):
         blocks = dealing.deal(acc)
         away = [block for block in range(holders) if block != here]
         others = tf.gather(blocks, away)
-        weights = weights_of(state, share)
-        weights = None if weights is None else dealing.deal(dealing.padded(weights))
-        values, indices = select(others, packing.k, self.selector, _rows(weights, away))
+        values, indices = select(others, packing.k, self.selector)
         messages = packing.pack(values, indices, all_finite(values))
         splits = [int(holder != here) for holder in range(holders)]
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")
         entries, came, finite = unpack(received, packing, holders - 1)
         arrived, finite = add_up(entries, came, finite, packing.n)
         total = (arrived + blocks[here])[tf.newaxis]
-        winners, where = select(total, of_sum.k, "exact", _rows(weights, [here]))
+        winners, where = mstopk(total, of_sum.k)
         message = of_sum.pack(winners, where, finite)  # where `total` is not, its winners tell
         gathered = collectives.all_gather(message, share.group, purpose="gradients")
 
@@ -186,7 +184,3 @@ class ShardedTopK(MessageCommunication):
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         _, of_sum = self._packings(n, share)
         return share.holders * of_sum.words, n + 1
-
-
-def _rows(weights: tf.Tensor | None, blocks: list[int]) -> tf.Tensor | None:
-    return None if weights is None else tf.gather(weights, blocks)

@@ -2,12 +2,13 @@
 
 A node first sums its workers' gradients, each worker a shard of the sum (or every worker is a node of its
 own: `Share`). Between nodes K = density n entries of a shard of n travel instead of all, chosen by
-magnitude (under LARS, but by `OkTopK`, by how far they move weights: update_units.py); the rest stays in the
-residual. Then the node's workers give each other what they received. Everything is float32 inside, whatever
-the bucket's dtype.
+magnitude; the rest stays in the residual. Then the node's workers give each other what they received.
+Everything is float32 inside, whatever the bucket's dtype.
 
 Nothing is dropped where nothing is gained, and the sum is then that of `Dense`: with one node (one worker
 for the flat schemes), with density 1, for float64, integers and complex numbers, and for empty buckets.
+Nor is it of small vectors, biases and normalizations, unless momentum is applied on the way: they hardly
+count beside a model's matrices, and models learn worse where they come late (docs/convergence.md).
 """
 
 import abc
@@ -58,6 +59,9 @@ class SparseCommunication(Communication):
     @property
     def keeps_residual(self) -> bool:
         return self.error_feedback and not self._sends_all
+
+    def sums_vectors_exactly(self, topology: Topology) -> bool:
+        return self.share(topology).holders > 1 and not self._sends_all
 
     def share(self, topology: Topology) -> Share:
         return Share.per_node(topology)

@@ -55,6 +55,9 @@ class Switching(Communication):
     def applies_momentum(self, topology: Topology) -> bool:
         return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
 
+    def sums_vectors_exactly(self, topology: Topology) -> bool:
+        return any(scheme.sums_vectors_exactly(topology) for scheme in self.schemes(topology))
+
     def _keeping(self, topology: Topology) -> list[Communication]:
         return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
 
@@ -91,7 +94,7 @@ class Switching(Communication):
     def _reduce_by(self, number, bucket, state, changed, collectives):
         """(sum, all schemes' new values, whether they are to be written) of a step by one scheme."""
         scheme = self.schemes(collectives.topology)[number]
-        inner = State(_own(number, scheme, state), state.weigh)
+        inner = State(_own(number, scheme, state))
         if PHASE in inner:  # a scheme that switches itself: whatever it did last, it was not the last step
             inner[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), inner[PHASE])
         new = {

@@ -1,8 +1,5 @@
 """Hooks for sums over workers: gradients by the chosen communication, all else by dense collectives."""
 
-import contextlib
-from collections.abc import Iterator
-
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, reduce_util, values
 from tensorflow.python.ops import control_flow_util
@@ -10,7 +7,6 @@ from tensorflow.python.ops import control_flow_util
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.extended.batches import component, opened
 from tf_sparse_strategy.gradients import coalesced
-from tf_sparse_strategy.update_units import UnitsOf
 
 ReduceOp = reduce_util.ReduceOp
 _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
@@ -19,27 +15,16 @@ _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
 class Reductions:
     """`StrategyExtended`'s hooks for sums over workers."""
 
-    def reduce_gradients(self, pairs: _GradientList, units_of: UnitsOf | None = None) -> list:
+    def reduce_gradients(self, pairs: _GradientList) -> list:
         """Sums gradients over the workers by the chosen communication.
 
         Args:
           pairs: (gradient, variable) as one optimizer sees them, None gradients left out.
-          units_of: of an optimizer that moves variables by ratios of their own; see update_units.py.
 
         Returns:
           The summed gradients, in order.
         """
-        return self.gradients.reduce(self.counted_gradients(pairs), units_of)
-
-    @contextlib.contextmanager
-    def summing_for(self, units_of: UnitsOf | None) -> Iterator[None]:
-        """Within it, an optimizer of tf_keras has this thread sum gradients; see `reduce_gradients`."""
-        outer = getattr(self._local, "units_of", None)
-        self._local.units_of = units_of
-        try:
-            yield
-        finally:
-            self._local.units_of = outer
+        return self.gradients.reduce(self.counted_gradients(pairs))
 
     def counted_gradients(self, pairs: _GradientList) -> _GradientList:
         """`pairs`, checked to be those of all workers; zeros where no row of this worker counts."""
@@ -113,8 +98,7 @@ class Reductions:
             if self.chunked is not None:
                 self.chunked.refuse_tf_keras()
             self.gradients.communication.check_optimizer(None)
-            coalesced_pairs = [(coalesced(gradient), to) for gradient, to in pairs]
-            return self.reduce_gradients(coalesced_pairs, getattr(self._local, "units_of", None))
+            return self.reduce_gradients([(coalesced(gradient), to) for gradient, to in pairs])
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
