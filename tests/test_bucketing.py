@@ -57,6 +57,22 @@ def test_empty_tensors_and_scalars():
     assert BucketPlan.build(tensors, 4).buckets[0].num_elements == 1
 
 
+def test_small_vectors_come_last_in_exact_buckets():
+    tensors = [
+        TensorSpec("kernel", (2, 2), "float32", 4),
+        TensorSpec("bias", (2,), "float32", 4),
+        TensorSpec("half", (2,), "float16", 2),
+        TensorSpec("large", ((1 << 14) + 1,), "float32", 4),
+        TensorSpec("scalar", (), "float32", 4),
+        TensorSpec("row", (1, 2), "float32", 4),
+    ]
+    plan = BucketPlan.build(tensors, 1 << 20, exact_vectors=True)
+    assert [b.positions for b in plan.buckets] == [(5, 3, 0), (4, 1), (2,)]
+    assert [b.is_exact for b in plan.buckets] == [False, True, True]
+    assert plan.tensors == tuple(tensors)
+    assert not any(b.is_exact for b in BucketPlan.build(tensors, 1 << 20).buckets)
+
+
 def test_a_bucket_describes_itself():
     (bucket,) = BucketPlan.build(
         [TensorSpec("w", (2, 3), "float16", 2), TensorSpec("b", (3,), "float16", 2)], 100

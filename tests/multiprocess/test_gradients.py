@@ -4,8 +4,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_strategy.communication import Dense, HiTopK, TopKAllGather
+from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import (
+    DGC,
+    Dense,
+    GTopK,
+    Guarded,
+    HiTopK,
+    OkTopK,
+    Piecewise,
+    ShardedTopK,
+    TopKAllGather,
+)
 from tf_sparse_strategy.gradients import GradientReducer, coalesced
+from tf_sparse_strategy.topology import Topology
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
 DTYPES = ["float32", "float32", "float16", "float32", "float32"]
@@ -180,6 +192,27 @@ def test_dense_and_sparse_mixed(comm, topology, variables, scheme, mode):
         tf.convert_to_tensor(slices(rank)).numpy() for rank in range(topology.num_workers)
     )
     np.testing.assert_array_equal(tf.convert_to_tensor(sparse), expected)
+
+
+EXACT = [kind(0.1) for kind in (HiTopK, TopKAllGather, ShardedTopK, GTopK, OkTopK)]
+EXACT += [Piecewise([(0, HiTopK(0.1)), (9, Dense())]), Guarded(HiTopK(0.1), limit=1.0, action="density")]
+
+
+@pytest.mark.parametrize("scheme", [*EXACT, DGC(0.1), HiTopK(1.0), Dense()], ids=repr)
+def test_small_vectors_lose_nothing(topology, scheme):
+    """Beside a matrix and a large vector that do; but under DGC, whose momentum they would miss."""
+    here = Collectives(Topology(tuple(range(topology.num_workers)), topology.rank))
+    shapes = [(5, 8), (7,), (), (1 << 14,), ((1 << 14) + 1,)]
+    variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
+    ramps = [np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes]
+    mine = [tf.constant((topology.rank + 1) * ramp) for ramp in ramps]
+    reducer = GradientReducer(scheme, here, bucket_bytes=1 << 20)
+    found = reducer.reduce(list(zip(mine, variables, strict=True)))
+    whole = topology.num_workers * (topology.num_workers + 1) / 2
+    lost = [not np.array_equal(gradient, whole * ramp) for gradient, ramp in zip(found, ramps, strict=True)]
+    drops = topology.num_workers > 1 and scheme not in (HiTopK(1.0), Dense())
+    assert lost[0] == lost[4] == drops
+    assert lost[1] == lost[3] == (drops and scheme == DGC(0.1))
 
 
 def test_no_gradients(comm):

@@ -22,7 +22,7 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.residual import VELOCITY, flush
+from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, flush
 from tf_sparse_strategy.topology import Topology
 
 
@@ -111,6 +111,23 @@ def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, buc
     new.memory.deserialize(blob)
     np.testing.assert_array_equal(sent_in_all(new, variables), rest)
     assert rest.any() == (p > 1)
+
+
+def test_what_waits_of_vectors_arrives_where_they_are_summed_exactly(comm, topology, variables):
+    """DGC sends of them what it sends of all; HiTopK sums them exactly, the first time with what waited."""
+    here, vector = apart(topology), [variables[2]]
+    assert vector[0].shape == [7]
+    old = GradientReducer(DGC(0.05, momentum=0.0), here, bucket_bytes=100)
+    given = sum(step(old, vector, topology, seed) for seed in range(3))
+    [(_, state)] = old.memory.buckets or [(None, {RESIDUAL: tf.zeros([7])})]
+    waits = here.all_reduce(tf.convert_to_tensor(state[RESIDUAL])).numpy()
+    blob = moved(comm, old.memory.serialize())
+    new = GradientReducer(HiTopK(0.05), here, bucket_bytes=100)
+    new.memory.deserialize(blob)
+    [first] = new.reduce([(tf.zeros([7]), vector[0])])
+    np.testing.assert_array_equal(first, waits)
+    assert given.any() and first.numpy().any() == (topology.num_workers > 1)
+    assert not new.reduce([(tf.zeros([7]), vector[0])])[0].numpy().any()
 
 
 @pytest.mark.parametrize("where", ["apart", "pairs"])
@@ -263,7 +280,7 @@ def test_the_file_is_a_numpy_archive(comm, topology, variables, shared_tmp):
     if topology.num_workers > 1:
         own = archive["0/0/residual"][topology.rank]
         np.testing.assert_array_equal(own, kept(reducer)[0])
-        assert archive["0/0/residual"].shape == (topology.num_workers, 12 + 1 + 7 + 25)
+        assert archive["0/0/residual"].shape == (topology.num_workers, 12 + 25)  # matrices
     reducer.memory.load(path + ".not there")  # there need not be one
 
 

@@ -190,7 +190,8 @@ def test_thresholds_start_afresh_with_other_buckets(comm, here, topology):
     new = GradientReducer(OkTopK(0.05), here, bucket_bytes=1 << 20)
     new.memory.deserialize(blob)
     sums = sparse_runs.step(new, variables, topology, 3)
-    assert np.count_nonzero(sums) < 10 or topology.num_workers == 1
+    of_matrices = [*sums[: 3 * 4], *sums[-5 * 5 :]]
+    assert np.count_nonzero(of_matrices) < 10 or topology.num_workers == 1
 
 
 def test_oktopk_beside_others(here):
