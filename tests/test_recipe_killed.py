@@ -17,7 +17,8 @@ from tests.lab_help import wait_until
 HOSTS, SWITCH = "localhost:1,127.0.0.1:1", 4  # two nodes, as far as Horovod can tell; an epoch
 RECIPE = ["--recipe=record", f"--phases=8:{SWITCH},12:4", f"--sparse_epochs={SWITCH}", "--pto=on"]
 SIGKILL = -9
-ALIKE = 0.08  # large rates amplify the last bits
+# Large rates amplify the last bits; 0.04 and 0.17 have been seen.
+ALIKE, OTHER = 0.08, 0.12
 RESIDUAL = "residual/.ATTRIBUTES/py_state"
 
 
@@ -125,4 +126,4 @@ def test_horovodrun_goes_on_as_if_nothing_had_happened(killed, whole, tmp_path):
 def test_weights_are_others_without_what_was_not_sent(killed, whole, tmp_path):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     forget(tmp_path)
-    assert apart(goes_on(tmp_path), whole) > ALIKE
+    assert apart(goes_on(tmp_path), whole) > OTHER

@@ -70,7 +70,7 @@ class BucketPlan:
     """All buckets of one optimizer's gradients.
 
     Args:
-      buckets: in the order in which they become ready.
+      buckets: in the order in which they become ready; exact ones, which wait for the first layer's, last.
     """
 
     buckets: tuple[BucketSpec, ...]

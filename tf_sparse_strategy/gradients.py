@@ -69,7 +69,7 @@ class GradientReducer:
         if has_nothing_to_add:
             self.memory.looks_for_none = True
             return reduced
-        exact_vectors = self.scheme.sums_vectors_exactly(self._collectives.topology)
+        exact_vectors = self.scheme.sets_vectors_apart(self._collectives.topology)
         plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes, exact_vectors)
         states = self.memory.of(plan)
         due = None if self.probe is None else self.probe.due()

@@ -130,7 +130,7 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, held in sorted(state.items()):
-                    if _is_saved(name):
+                    if _is_saved(name) and not (name == LEFT and state[WAITS].numpy() == 0):
                         saved = RESIDUAL if name == LEFT else name
                         arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
         for record in self._unclaimed():
@@ -199,8 +199,8 @@ class Memory(tf.train.experimental.PythonState):
                 lost |= LEFT in restored and LEFT not in variables
         if lost:
             logging.warning(
-                "%r keeps no residual, and a step was made before the checkpoint was restored: what its "
-                "workers had not sent yet is lost. Restore first.",
+                "%r keeps no residual of some gradients, and a step was made before the checkpoint was "
+                "restored: what its workers had not sent of them yet is lost. Restore first.",
                 self._communication,
             )
             if self._collectives.topology.num_workers == 1:  # nor is it to be saved again, with other weights

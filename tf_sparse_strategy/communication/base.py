@@ -54,8 +54,8 @@ class Communication(abc.ABC):
         del topology
         return False
 
-    def sums_vectors_exactly(self, topology: Topology) -> bool:
-        """Whether small vectors are to be left to `Dense`, because this would drop entries of them."""
+    def sets_vectors_apart(self, topology: Topology) -> bool:
+        """Whether small vectors are to have buckets of their own, summed by `Dense`: this drops entries."""
         del topology
         return False
 

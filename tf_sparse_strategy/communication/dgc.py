@@ -91,9 +91,6 @@ class DGC(HiTopK):
     def _sends_all(self) -> bool:
         return False  # `Dense` has no momentum
 
-    def sums_vectors_exactly(self, topology: Topology) -> bool:
-        return False  # for the same reason
-
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = super().state(bucket, topology)
         if bucket.num_elements and RESIDUAL not in variables:

@@ -7,8 +7,8 @@ Everything is float32 inside, whatever the bucket's dtype.
 
 Nothing is dropped where nothing is gained, and the sum is then that of `Dense`: with one node (one worker
 for the flat schemes), with density 1, for float64, integers and complex numbers, and for empty buckets.
-Nor is it of small vectors, biases and normalizations, unless momentum is applied on the way: they hardly
-count beside a model's matrices, and models learn worse where they come late (docs/convergence.md).
+Nor is anything of small vectors, as most biases and normalizations are, unless momentum is applied on the
+way: they hardly count beside a model's matrices, and models learn worse where they come late.
 """
 
 import abc
@@ -60,8 +60,9 @@ class SparseCommunication(Communication):
     def keeps_residual(self) -> bool:
         return self.error_feedback and not self._sends_all
 
-    def sums_vectors_exactly(self, topology: Topology) -> bool:
-        return self.share(topology).holders > 1 and not self._sends_all
+    def sets_vectors_apart(self, topology: Topology) -> bool:
+        drops = self.share(topology).holders > 1 and not self._sends_all
+        return drops and not self.applies_momentum(topology)
 
     def share(self, topology: Topology) -> Share:
         return Share.per_node(topology)

@@ -55,8 +55,9 @@ class Switching(Communication):
     def applies_momentum(self, topology: Topology) -> bool:
         return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
 
-    def sums_vectors_exactly(self, topology: Topology) -> bool:
-        return any(scheme.sums_vectors_exactly(topology) for scheme in self.schemes(topology))
+    def sets_vectors_apart(self, topology: Topology) -> bool:
+        apart = any(scheme.sets_vectors_apart(topology) for scheme in self.schemes(topology))
+        return apart and not self.applies_momentum(topology)
 
     def _keeping(self, topology: Topology) -> list[Communication]:
         return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
