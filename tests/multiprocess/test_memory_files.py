@@ -11,9 +11,12 @@ from tests.multiprocess.saving_models import interruption
 from tests.multiprocess.sparse_runs import SHAPES, kept, step
 from tf_sparse_strategy import communication, saving
 from tf_sparse_strategy.communication import (
+    Auto,
     Dense,
+    GTopK,
     Guarded,
     HiTopK,
+    LinkModel,
     OkTopK,
     Piecewise,
     ShardedTopK,
@@ -69,6 +72,8 @@ def test_checkpoint_of_nothing_but_residuals(comm, topology, shared_tmp):
 
 STEERED = [OkTopK(0.1), Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]
 STEERED += [Piecewise([(0, HiTopK(0.1)), (3, Dense()), (5, ShardedTopK(0.1))], unit="step")]
+STEERED += [ShardedTopK(0.1, applied=2), GTopK(0.1)]
+STEERED += [Auto(0.1, links=LinkModel(0.0, 1e-10, 0.0, 1e-4))]  # slow between nodes: a sparse one is chosen
 
 
 @pytest.mark.parametrize("scheme", [None, *STEERED], ids=lambda scheme: type(scheme).__name__)

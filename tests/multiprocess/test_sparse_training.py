@@ -3,6 +3,7 @@
 import keras as keras3
 import numpy as np
 import pytest
+import tf_keras
 
 from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import BATCH, fit
@@ -60,9 +61,13 @@ def test_it_learns_and_workers_agree(comm, topology, scheme, policy):
     assert all(np.isfinite(r).all() for r in held)
 
 
-def test_steps_per_execution(kind):
-    one = fit(keras3, kind(0.1))
-    three = fit(keras3, kind(0.1), steps_per_execution=3)
+BY_THREE = [*((keras3, kind(0.1)) for kind in KINDS), (tf_keras, HiTopK(0.1))]
+
+
+@pytest.mark.parametrize("framework, scheme", BY_THREE)
+def test_steps_per_execution(framework, scheme):
+    one = fit(framework, scheme)
+    three = fit(framework, scheme, steps_per_execution=3)
     assert_same_weights(one[1], three[1])
     for a, b in zip(residuals(one[0]), residuals(three[0]), strict=True):
         np.testing.assert_array_equal(a, b)
