@@ -9,18 +9,19 @@ from examples.digits.train import Result
 
 SCORES = {name: [0.99, 0.98] for name in (*tables.LEAST, runs.KEPT, runs.DENSE_SGD)}
 SCORES |= {without: [0.9, 0.9] for without in runs.WITHOUT.values()}
-WORDS = {"epochs": 1, "corpus": {"rows": 1}, "reached": dict.fromkeys(runs.words(1), [100.0, 110.0])}
+PERPLEXITIES = dict.fromkeys(runs.words(1), [100.0, 110.0]) | {runs.WORDS_WITHOUT: [105.0, 115.0]}
+WORDS = {"epochs": 1, "corpus": {"rows": 1}, "reached": PERPLEXITIES}
 
 
-def rendered(part_sent=0.03, **reached):
+def rendered(part_sent=0.03, words=WORDS, **reached):
     """Of two seeds."""
     found = {"epochs": 28, "part sent": part_sent, "reached": SCORES | reached}
-    return tables.render({"environment": environment(), "workers": 4, "digits": found, "words": WORDS})
+    return tables.render({"environment": environment(), "workers": 4, "digits": found, "words": words})
 
 
 def test_all_goals_reached():
     text = rendered()
-    assert "missed" not in text and text.count("reached") == 27
+    assert "missed" not in text and text.count("reached") == 28
     assert "98.5 ± 0.7" in text
 
 
@@ -38,6 +39,11 @@ def test_all_goals_reached():
 )
 def test_each_goal_can_be_missed(name, values, missed):
     assert rendered(**{name: values}).count("missed") == missed
+
+
+def test_the_control_of_text_can_be_missed():
+    as_good = WORDS | {"reached": PERPLEXITIES | {runs.WORDS_WITHOUT: [101.0, 111.0]}}
+    assert rendered(words=as_good).count("missed") == 1
 
 
 def test_too_many_bytes():

@@ -15,6 +15,7 @@ DENSITY, LITTLE = 0.01, 0.001
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
+WORDS_WITHOUT = "HiTopK, no error feedback"
 DENSE_SGD = "dense, SGD"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 
@@ -53,4 +54,5 @@ def words(warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     warm_up = max(len(WARM_UP), warm_up)
     found = {DENSE: Dense()} | {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
+    found[WORDS_WITHOUT] = warmed_up(functools.partial(HiTopK, error_feedback=False), warm_up)
     return found | {adams: found[name] for name, adams in ADAM.items()}

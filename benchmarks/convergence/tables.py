@@ -13,6 +13,7 @@ from benchmarks.convergence.runs import (
     RECIPE,
     THROUGHOUT,
     WITHOUT,
+    WORDS_WITHOUT,
 )
 from benchmarks.report import environment_line, said, table
 
@@ -56,6 +57,11 @@ def _words(reached: dict) -> list[str]:
         f"most: {said(means[name] <= (1 + PERPLEXITY) * means[DENSE])})."
         for name in THROUGHOUT
     ]
+    worse = means[WORDS_WITHOUT] / means["HiTopK"] - 1
+    lines.append(
+        f"- {WORDS_WITHOUT}: {worse:+.1%} of that with it (at least {WORSE:.0%} expected: "
+        f"{said(worse >= WORSE)})."
+    )
     dense, sparse = (means[adams] for adams in ADAM.values())
     return [*lines, f"- With Adam instead of SGD, HiTopK: {sparse / dense - 1:+.1%} of dense's."]
 

@@ -305,5 +305,6 @@ def test_other_variables_leave_what_was_kept_and_say_so(comm, topology, variable
     step(reducer, variables, topology, 1)
     assert "Gradients of other variables" not in caplog.text
     step(reducer, variables[1:], topology, 2)
-    said = f"has not been sent of {len(variables) - 1} variables waits" in caplog.text
+    matrices = [variable for variable in variables[1:] if variable.shape.rank > 1]
+    said = f"has not been sent of {len(matrices)} variables waits" in caplog.text
     assert said == (topology.num_workers > 1 and topology.rank == 0)

@@ -101,8 +101,8 @@ class ShardedTopK(MessageCommunication):
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the
-    sum are applied here, and with a = 1 and LARS models learn slower for it (docs/convergence.md). On one
-    node it is `Dense`.
+    sum are applied here, and with a = 1 models have learned a little less for it (docs/convergence.md). On
+    one node it is `Dense`.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
