@@ -130,7 +130,7 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, held in sorted(state.items()):
-                    if _is_saved(name) and not (name == LEFT and state[WAITS].numpy() == 0):
+                    if _is_saved(name, state):
                         saved = RESIDUAL if name == LEFT else name
                         arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
         for record in self._unclaimed():
@@ -285,7 +285,9 @@ def is_count(name) -> bool:
     return own_name(name) in (BEYOND, CHANGES)
 
 
-def _is_saved(name) -> bool:
+def _is_saved(name, state) -> bool:
+    if name == LEFT:
+        return state[WAITS].numpy() > 0  # else it has been summed
     return not is_count(name) and name != WAITS  # which follows from what is left
 
 

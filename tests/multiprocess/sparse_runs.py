@@ -6,10 +6,22 @@ import tensorflow as tf
 from tests.multiprocess import oracle
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
+from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.memory import is_count
+from tf_sparse_strategy.topology import Topology
 
 SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]
 ROWS, BATCH = 48, 8
+
+
+def placed(topology, nodes):
+    """Collectives of workers that pose as standing on `nodes`."""
+    return Collectives(Topology(tuple(nodes), topology.rank))
+
+
+def apart(topology):
+    """Every worker a node of its own."""
+    return placed(topology, range(topology.num_workers))
 
 
 def bucket_of(n, dtype="float32"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_strategy.collectives import Collectives
+from tests.multiprocess.sparse_runs import apart
 from tf_sparse_strategy.communication import (
     DGC,
     Dense,
@@ -17,7 +17,6 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 from tf_sparse_strategy.gradients import GradientReducer, coalesced
-from tf_sparse_strategy.topology import Topology
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
 DTYPES = ["float32", "float32", "float16", "float32", "float32"]
@@ -201,7 +200,7 @@ EXACT += [Piecewise([(0, HiTopK(0.1)), (9, Dense())]), Guarded(HiTopK(0.1), limi
 @pytest.mark.parametrize("scheme", [*EXACT, DGC(0.1), HiTopK(1.0), Dense()], ids=repr)
 def test_small_vectors_lose_nothing(topology, scheme):
     """Beside a matrix and a large vector that do; but under DGC, whose momentum they would miss."""
-    here = Collectives(Topology(tuple(range(topology.num_workers)), topology.rank))
+    here = apart(topology)
     shapes = [(5, 8), (7,), (), (1 << 14,), ((1 << 14) + 1,)]
     variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
     ramps = [1 + np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes]

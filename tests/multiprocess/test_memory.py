@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import SHAPES, kept, moved, step
+from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, placed, step
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
@@ -29,15 +29,6 @@ from tf_sparse_strategy.topology import Topology
 @pytest.fixture
 def variables():
     return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-
-
-def placed(topology, nodes):
-    """Collectives of workers that pose as standing on `nodes`."""
-    return Collectives(Topology(tuple(nodes), topology.rank))
-
-
-def apart(topology):
-    return placed(topology, range(topology.num_workers))
 
 
 def sent_in_all(reducer, variables):
