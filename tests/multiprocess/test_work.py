@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
+from tests.multiprocess import sparse_runs
 from tf_sparse_strategy import link_measurement
-from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     DGC,
     HiTopK,
@@ -14,7 +14,6 @@ from tf_sparse_strategy.communication import (
     Torus2D,
     work,
 )
-from tf_sparse_strategy.topology import Topology
 
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
 CODED = ShardedTopK(0.01, wire_dtype="float16", index_coding="delta")
@@ -23,7 +22,7 @@ CODED = ShardedTopK(0.01, wire_dtype="float16", index_coding="delta")
 @pytest.fixture(scope="module")
 def apart(topology):
     """Every worker a node of its own."""
-    return Collectives(Topology(tuple(range(topology.num_workers)), topology.rank))
+    return sparse_runs.apart(topology)
 
 
 @pytest.mark.parametrize("scheme", [HiTopK(0.01), CODED], ids=str)
@@ -90,7 +89,7 @@ def test_exact_sums_are_not_timed(scheme, apart, monkeypatch):
 
 
 def test_nothing_is_computed_where_nothing_is_dropped(topology):
-    together = Collectives(Topology((0,) * topology.num_workers, topology.rank))
+    together = sparse_runs.placed(topology, [0] * topology.num_workers)
     assert work.calibrated(FREE, HiTopK(0.01), together) == FREE
 
 
