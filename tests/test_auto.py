@@ -11,6 +11,7 @@ from tf_sparse_strategy.communication import (
     LinkModel,
     OkTopK,
     ShardedTopK,
+    TopKAllGather,
     Torus2D,
 )
 from tf_sparse_strategy.communication.auto import choose
@@ -52,6 +53,13 @@ def test_phases_decide_for_small_buckets():
     assert chosen(schemes, links(1e-6), apart, 10**6) == ShardedTopK(0.01)
     assert chosen(schemes, links(1e-6, phase=1.04), apart, 10**6) == ShardedTopK(0.01)
     assert chosen(schemes, links(1e-6, phase=1.06), apart, 10**6) == HiTopK(0.01)
+
+
+def test_one_collective_is_fastest_where_bytes_are_few():
+    """TopKAllGather has one of 7 * 84 bytes; ShardedTopK four, those between nodes of 72."""
+    schemes = Auto(0.01).schemes(PAIRS)
+    assert chosen(schemes, links(1e-3, phase=1.0), PAIRS) == TopKAllGather(0.01)
+    assert chosen(schemes, links(1e-3), PAIRS) == ShardedTopK(0.01)
 
 
 def test_the_best_exact_scheme_is_the_one_to_beat():
@@ -116,14 +124,14 @@ def test_there_is_a_choice_only_where_there_are_nodes():
     assert kinds == [
         ["Dense"],
         ["Dense", "HiTopK", "ShardedTopK"],
-        ["Dense", "Torus2D", "HiTopK", "ShardedTopK"],
+        ["Dense", "Torus2D", "HiTopK", "ShardedTopK", "TopKAllGather"],
     ]
 
 
 def test_options_are_those_of_the_schemes():
     options = (0.02, True, "float16", "delta")
     sparse = Auto(0.02, "float16", "delta", applied=3).schemes(PAIRS)[2:]
-    assert sparse == (HiTopK(*options), ShardedTopK(*options, applied=3))
+    assert sparse == (HiTopK(*options), ShardedTopK(*options, applied=3), TopKAllGather(*options))
 
 
 def test_cost_is_that_of_the_choice():

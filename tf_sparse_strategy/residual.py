@@ -128,12 +128,9 @@ def hand_out(summed: tf.Tensor, dtype: tf.DType, share: Share) -> tuple[tf.Tenso
       (`dtype` [n], float32 [length of its shard of n] for this worker's residual).
     """
     values = wire.narrow(summed, dtype)
-    n = summed.shape[0]
-    length = share.length(n)
     if share.holder > 0:
-        return values, tf.zeros([length])
-    lost = tf.pad(summed - tf.cast(values, tf.float32), [[0, share.shards * length - n]])
-    return values, lost[share.shard * length : (share.shard + 1) * length]
+        return values, tf.zeros([share.length(summed.shape[0])])
+    return values, shard_of(summed - tf.cast(values, tf.float32), share)
 
 
 def fits(summed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -147,7 +144,17 @@ def flush(bucket: tf.Tensor, own: tf.Tensor, share: Share) -> tf.Tensor:
     The exact sum of the result over all workers leaves nothing behind: sum(bucket) + sum(residual).
     The caller stages the residual's zeros.
     """
-    n = bucket.shape[0]
-    begin = share.shard * own.shape[0]
-    whole = tf.pad(own, [[begin, own.shape[0] * (share.shards - 1 - share.shard)]])
-    return tf.cast(bucket, tf.float32) + whole[:n]
+    return tf.cast(bucket, tf.float32) + in_place(own, bucket.shape[0], share)
+
+
+def shard_of(whole: tf.Tensor, share: Share) -> tf.Tensor:
+    """This worker's shard of `whole` [N], padded with zeros."""
+    length = share.length(whole.shape[0])
+    own = whole[share.shard * length : (share.shard + 1) * length]
+    return tf.pad(own, [[0, length - own.shape[0]]])
+
+
+def in_place(own: tf.Tensor, n: int, share: Share) -> tf.Tensor:
+    """[N], zero but for this worker's shard, which is `own`."""
+    length = share.length(n)
+    return tf.pad(own, [[share.shard * length, (share.shards - 1 - share.shard) * length]])[:n]

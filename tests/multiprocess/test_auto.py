@@ -10,13 +10,14 @@ import tensorflow as tf
 from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, auto
+from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, TopKAllGather, auto
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.topology import Topology
 
 N = 1001
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
 SLOW = LinkModel(0.0, 0.0, 0.0, 1e-3)
+LATE = LinkModel(0.0, 0.0, 0.0, 1e-3, phase=2.0)  # collectives start late, too
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_what_is_measured_is_the_same_everywhere(here, comm):
 def test_it_is_the_scheme_it_chooses(here, mode):
     p, rank = here.topology.num_workers, here.topology.rank
     data = sparse_runs.floats(3, p, N, 3)
-    for links, same in ((FREE, Dense()), (SLOW, HiTopK(0.05))):
+    for links, same in ((FREE, Dense()), (SLOW, HiTopK(0.05)), (LATE, TopKAllGather(0.05))):
         run, plain = run_of(here, links), sparse_runs.Run(same, here, N)
         step = run.step if mode == "function" else run.eager_step
         for g in data:
@@ -82,16 +83,17 @@ def test_it_is_the_scheme_it_chooses(here, mode):
 def test_residuals_follow_the_choice(here):
     """Sparse, exact, sparse again, by the same traced function; nothing is lost on the way."""
     p, rank = here.topology.num_workers, here.topology.rank
-    run, data = run_of(here, SLOW), sparse_runs.integers(3, p, N, 6)
+    run, data = run_of(here, SLOW), sparse_runs.integers(3, p, N, 8)
     sums, kept, chosen = [], [], []
-    for g, links in zip(data, (SLOW, SLOW, FREE, FREE, SLOW, SLOW), strict=True):
+    for g, links in zip(data, (SLOW, SLOW, FREE, FREE, SLOW, SLOW, LATE, SLOW), strict=True):
         chosen.append(review(run, here, links))
         sums.append(run.step(tf.constant(g[rank])).numpy())
         kept.append(run.kept(N).any())
         np.testing.assert_array_equal(sum(sums) + run.kept(N), data[: len(sums)].sum(axis=(0, 1)))
     if p > 1:
-        assert chosen == ["HiTopK", "HiTopK", "Dense", "Dense", "HiTopK", "HiTopK"]
-        assert kept == [True, True, False, False, True, True]
+        late = "HiTopK" if here.topology.local_workers == 1 else "TopKAllGather"
+        assert chosen == ["HiTopK", "HiTopK", "Dense", "Dense", "HiTopK", "HiTopK", late, "HiTopK"]
+        assert kept == [True, True, False, False, True, True, True, True]
 
 
 def test_an_exact_bucket_that_is_not_finite_has_a_say(here):

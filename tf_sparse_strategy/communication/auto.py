@@ -16,6 +16,7 @@ from tf_sparse_strategy.communication.hitopk import HiTopK
 from tf_sparse_strategy.communication.sharded_topk import ShardedTopK
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.communication.switching import Switching
+from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
 from tf_sparse_strategy.communication.work import calibrated
 from tf_sparse_strategy.cost_model import Cost, LinkModel
@@ -38,7 +39,7 @@ class _Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Switching):
-    """The cheapest of `Dense`, `Torus2D`, `HiTopK` and `ShardedTopK` for each bucket, by the cost model.
+    """For each bucket the cheapest of all schemes by the cost model: two exact ones, three sparse ones.
 
     When the strategy is created the workers measure their links (some seconds), and what sums of each sparse
     scheme take beside their messages. Each scheme's `cost` then predicts its time for each bucket. The
@@ -49,13 +50,14 @@ class Auto(Switching):
     what follows from the same measurement, rank 0 decides about changes, and logs each choice with its
     reason. When a bucket turns exact, its first exact step also sums what the residual holds.
 
-    Left out are `GTopK` and `OkTopK`, because by the model, on up to 16 even nodes, and on more where
-    starting a collective takes longer than its messages, none is faster than both `HiTopK` and
-    `ShardedTopK`; and, where nodes have several workers, `TopKAllGather`, whose residuals are each worker's,
-    though it starts sooner, which may matter where buckets are small. (With one worker per node it is
-    `HiTopK`.)
+    The exact ones are `Dense` and `Torus2D`, the sparse ones `HiTopK`, `ShardedTopK` and, where nodes have
+    several workers, `TopKAllGather`, which starts soonest. (With one worker per node it is `HiTopK`.) `GTopK`
+    and `OkTopK` need not be asked: by the model, on up to 16 even nodes, and on more where starting a
+    collective takes longer than its messages, none is faster than both `HiTopK` and `ShardedTopK`.
 
-    When not to use it: for runs that must be repeatable to the bit, as measurements differ; give it `links`
+    When not to use it: where memory is short and nodes have several workers, for residuals are each worker's
+    then, whatever is chosen, 4 N bytes instead of 4 N/G;
+    for runs that must be repeatable to the bit, as measurements differ; give it `links`
     with their `selection` then. It predicts buckets one after the other, and does not know what hides behind
     the computation; nor how much accuracy a density costs. Small vectors have a bucket of their own, which
     always goes by `Dense`, and costs one collective more where `Dense` is chosen for all.
@@ -96,13 +98,14 @@ class Auto(Switching):
         found: list[Communication] = [Dense()]
         if topology.is_uniform and 1 < topology.num_nodes:
             found.append(Torus2D())
-        if HiTopK().share(topology).holders > 1:
-            found += self._sparse()
+        share = HiTopK().share(topology)
+        if share.holders > 1:
+            found += self._sparse() if share.shards > 1 else self._sparse()[:-1]
         return tuple(found)
 
     def _sparse(self) -> list[SparseCommunication]:
         options = (self.density, True, self.wire_dtype, self.index_coding)
-        return [HiTopK(*options), ShardedTopK(*options, applied=self.applied)]
+        return [HiTopK(*options), ShardedTopK(*options, applied=self.applied), TopKAllGather(*options)]
 
     @property
     def keeps_residual(self) -> bool:

@@ -50,7 +50,7 @@ class OkTopK(SparseCommunication):
       threshold_period: steps for which thresholds are used; the paper takes 32 to 128.
       boundary_period: steps for which boundaries are used; the paper takes 64.
       flat: every worker is a holder of its own, M = P and G = 1, as in the paper, wherever it is. Everything
-        then goes over the slow links; residuals take G times the memory, and do not fit other schemes'.
+        then goes over the slow links, and residuals take G times the memory.
 
     Raises:
       ValueError: an argument is out of range.

@@ -28,8 +28,9 @@ class Piecewise(Switching):
     own only `unit="step"` counts; epochs are those of Keras's `fit`.
 
     Args:
-      phases: (start, scheme) pairs, starts ascending from 0. All sparse schemes must keep their
-        residuals alike: per node (HiTopK, ShardedTopK, GTopK, OkTopK, DGC) or per worker (TopKAllGather).
+      phases: (start, scheme) pairs, starts ascending from 0. Where some keep residuals per node (HiTopK,
+        ShardedTopK, GTopK, OkTopK, DGC) and others per worker (TopKAllGather, OkTopK(flat=True)), they take
+        as much memory as the latter's throughout.
       unit: of the starts: "epoch", or "step", a step being one reduction of the gradients.
       flush: whether an exact phase begins by summing the residuals.
 
@@ -82,15 +83,8 @@ class Piecewise(Switching):
 
     def validate(self, topology: Topology) -> None:
         super().validate(topology)
-        keeping = self._keeping(topology)
-        if len({scheme.share(topology) for scheme in keeping}) > 1:
-            raise ValueError(
-                f"Piecewise(phases=...): the residuals of {keeping} do not fit each other, some are "
-                "per node, others per worker. Use HiTopK, ShardedTopK, GTopK and OkTopK together, or "
-                "TopKAllGather alone."
-            )
         forgetful = [s for _, s in self.phases if getattr(s, "error_feedback", True) is False]
-        if keeping and forgetful:
+        if self.keeps_residual and forgetful:
             raise ValueError(
                 f"Piecewise(phases=...): {forgetful} without error feedback would drop what other phases "
                 "keep. Use error feedback in all sparse phases, or in none."

@@ -12,7 +12,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, Share, State
-from tf_sparse_strategy.topology import Topology
+from tf_sparse_strategy.topology import Group, Topology
 
 _SHARED = (RESIDUAL, VELOCITY)
 PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by
@@ -24,8 +24,11 @@ _FIRST = -2  # there was no step
 class Switching(Communication):
     """Sums each step by one of several schemes.
 
-    Sparse schemes share one residual, so that nothing is lost from one to the next. When an exact one
-    follows, its first step also sums what the residuals hold (`flush`), or they wait for the next sparse one.
+    Sparse schemes share one residual, so that nothing is lost from one to the next. Where some keep it per
+    node and others per worker, each worker's is [N], as it is between two steps that a node's scheme sums
+    zero but for the worker's shard; what workers hold becomes their node's when such a scheme takes over.
+    When an exact one follows, its first step also sums what the residuals hold (`flush`), or they wait for
+    the next sparse one.
     """
 
     flush = True
@@ -68,13 +71,19 @@ class Switching(Communication):
         return [(self, state), *scheme.in_use(State(_own(number, scheme, state)), topology)]
 
     def share(self, topology: Topology) -> Share:
-        return [*self._keeping(topology), self.schemes(topology)[0]][0].share(topology)
+        shares = {scheme.share(topology) for scheme in self._keeping(topology)}
+        if len(shares) > 1:  # what is a node's fits into its workers'
+            return Share.per_worker(topology)
+        return shares.pop() if shares else self.schemes(topology)[0].share(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = {}
         for number, scheme in enumerate(self.schemes(topology)):
             for name, variable in scheme.state(bucket, topology).items():
                 variables.setdefault(_name(number, name), variable)
+        if RESIDUAL in variables:
+            length = self.share(topology).length(bucket.num_elements)
+            variables[RESIDUAL] = residual.variable(tf.zeros([length]))
         own = {PHASE: residual.variable(tf.constant(_FIRST, tf.int64))}
         own[CHANGES] = residual.variable(tf.zeros([], tf.int64))
         return {**variables, **self._counters(bucket, topology), **own}
@@ -99,13 +108,13 @@ class Switching(Communication):
         if PHASE in inner:  # a scheme that switches itself: whatever it did last, it was not the last step
             inner[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), inner[PHASE])
         new = {
-            key: variable.read_value()
+            key: tf.convert_to_tensor(variable)
             for key, variable in state.items()
             if key in _SHARED or key.partition(".")[0].isdigit()
         }
         new[PHASE] = tf.constant(number, tf.int64)
         if scheme.keeps_residual or RESIDUAL not in state:
-            summed = scheme.reduce(bucket, inner, collectives)
+            summed = self._reduce_sparsely(scheme, bucket, inner, changed, collectives)
             new.update({_name(number, name): value for name, value in inner.staged.items()})
             return summed, new, _finite(summed) if inner.finite is None else inner.finite
         leaving = tf.logical_and(changed, self.flush)
@@ -123,6 +132,21 @@ class Switching(Communication):
         summed, new[RESIDUAL], done = tf.cond(leaving, sum_all, sum_gradients)
         new[PHASE] = tf.where(done, new[PHASE], state[PHASE])  # the rest of what is kept follows
         return summed, new, _finite(summed)
+
+    def _reduce_sparsely(self, scheme, bucket, inner, changed, collectives):
+        """The sum; `inner`, the scheme's state, stages a residual as this class keeps it."""
+        share, own = self.share(collectives.topology), scheme.share(collectives.topology)
+        if RESIDUAL not in inner or own == share:
+            return scheme.reduce(bucket, inner, collectives)
+        kept = inner[RESIDUAL]
+        inner[RESIDUAL] = tf.cond(
+            changed,
+            lambda: collectives.reduce_scatter(kept, Group.LOCAL, purpose="gradients"),
+            lambda: residual.shard_of(kept, own),
+        )
+        summed = scheme.reduce(bucket, inner, collectives)
+        inner.staged[RESIDUAL] = residual.in_place(inner.staged[RESIDUAL], bucket.shape[0], own)
+        return summed
 
 
 def _own(number: int, scheme: Communication, state: State) -> dict[str, tf.Variable]:
