@@ -11,10 +11,11 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
 )
 
-DENSITY, LITTLE = 0.01, 0.001
+DENSITY, LITTLE = 0.01, 0.0002
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
-AT_ONCE, KEPT = f"HiTopK, {DENSITY:.0%} from the start", f"HiTopK {LITTLE:.1%}, SGD"
-WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, KEPT)}
+AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
+CONTROLS = BY_LARS, KEPT = f"HiTopK {LITTLE:.2%}", f"HiTopK {LITTLE:.2%}, SGD"
+WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLS)}
 WORDS_WITHOUT = "HiTopK, no error feedback"
 DENSE_SGD = "dense, SGD"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
@@ -44,7 +45,7 @@ def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in (OF_DIGITS | OF_SGD).items()}
     found[RECIPE] = recipe
-    for name, density in ((AT_ONCE, DENSITY), (KEPT, LITTLE)):
+    for name, density in ((AT_ONCE, DENSITY), *((name, LITTLE) for name in CONTROLS)):
         found[name] = HiTopK(density)
         found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
     return found | {DENSE_SGD: Dense()}
