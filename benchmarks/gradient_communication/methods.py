@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
+    DGC,
     Communication,
     Dense,
     GTopK,
@@ -28,6 +29,12 @@ _CODED = {
     "HiTopK, fp16 + delta": HiTopK,
     "ShardedTopK, fp16 + delta": ShardedTopK,
     "ShardedTopK applying 3 K, fp16 + delta": functools.partial(ShardedTopK, applied=3),
+}
+COMPARED = 0.01  # the density at which these are summed, too
+_ALSO = {
+    "OkTopK, flat": functools.partial(OkTopK, flat=True),
+    "HiTopK, GaussianK": functools.partial(HiTopK, selector="gaussian"),
+    "HiTopK, sampled": functools.partial(HiTopK, selector="sampled"),
 }
 
 
@@ -80,8 +87,11 @@ def exact(n: int, comm: Collectives) -> dict[str, Method]:
     return found | {TORUS: _of_scheme(Torus2D(), n, comm)}
 
 
-def sparse(n: int, density: float, comm: Collectives) -> dict[str, Method]:
-    """By name: those that send `density` n elements."""
+def sparse(n: int, density: float, comm: Collectives, momentum: float = 0.9) -> dict[str, Method]:
+    """By name: those that send `density` n elements; `momentum` is DGC's."""
     schemes = {name: kind(density) for name, kind in _SPARSE.items()}
     schemes |= {name: kind(density, **CODED) for name, kind in _CODED.items()}
+    if density == COMPARED:
+        schemes |= {name: kind(density) for name, kind in _ALSO.items()}
+        schemes["DGC"] = DGC(density, momentum=momentum)
     return {name: _of_scheme(scheme, n, comm) for name, scheme in schemes.items()}

@@ -7,6 +7,7 @@ import gc
 import json
 import pathlib
 import re
+import statistics
 import time
 
 import numpy as np
@@ -15,11 +16,13 @@ import tensorflow as tf
 from benchmarks import training
 from benchmarks.gradient_communication import methods
 from benchmarks.hand_in import hand_in
+from custom_ops import mstopk_error_feedback
 from tf_sparse_strategy import collectives, link_measurement
 from tf_sparse_strategy.cluster.namespaces import INTERFACE
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.work import calibrated
 
+SELECTIONS = 5
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
 
@@ -31,10 +34,13 @@ def sent_over(interface: str = INTERFACE) -> int:
 
 
 def wrong_sums(density: float, comm: Collectives) -> list[str]:
-    """Methods by which, of whole numbers, sent and kept do not make the whole on some worker."""
+    """Methods by which, of whole numbers, sent and kept do not make the whole on some worker.
+
+    DGC without momentum, which adds to what it is given.
+    """
     p, rank = comm.topology.num_workers, comm.topology.rank
     values = np.random.default_rng(0).integers(-50, 51, (CHECKED_STEPS, p, CHECKED)).astype(np.float32)
-    chosen = methods.exact(CHECKED, comm) | methods.sparse(CHECKED, density, comm)
+    chosen = methods.exact(CHECKED, comm) | methods.sparse(CHECKED, density, comm, momentum=0.0)
     wrong = []
     for name, method in chosen.items():
         step = tf.function(method.step)
@@ -68,7 +74,8 @@ def measure(method: methods.Method, x: tf.Tensor, rounds: int, comm: Collectives
 
 
 def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
-    """Seconds of one step by kind of collective, and in none, on the slowest worker of each."""
+    """Seconds of one step by kind of collective, of the first selection, and of the rest; each the slowest
+    worker's."""
     comm.sites.timed = True
     step = tf.function(lambda x: method.step(x))  # traced anew, with the clock
     step(x)
@@ -83,10 +90,31 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     }
     if not parts:  # Horovod's own: one operation
         return {"parts": {}}
-    parts["computation"] = max(0.0, whole - sum(parts.values()))
+    computation = max(0.0, whole - sum(parts.values()))
+    selected = min(computation, selecting(method, len(x), comm))
+    if selected:
+        parts["top-k"] = selected
+    parts["computation"] = computation - selected
     names = list(parts)
     slowest = comm.all_reduce(tf.constant(list(parts.values()), tf.float64), op="max").numpy().tolist()
     return {"parts": dict(zip(names, slowest, strict=True))}
+
+
+def selecting(method: methods.Method, n: int, comm: Collectives) -> float:
+    """Seconds that MSTopK with error feedback takes, on all workers at once; 0 where it does not select."""
+    scheme = method.scheme
+    if getattr(scheme, "selector", None) != "exact":
+        return 0.0
+    length = scheme.share(comm.topology).length(n)
+    x = tf.random.stateless_normal([length], [comm.topology.rank, n])
+    residual, seconds = tf.zeros_like(x), []
+    select = tf.function(lambda: mstopk_error_feedback(x, residual, scheme.count(length)))
+    for _ in range(SELECTIONS):
+        comm.barrier()
+        begin = time.perf_counter()
+        select().values[:1].numpy()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 class Predictions:
