@@ -20,6 +20,7 @@ from custom_ops import mstopk_error_feedback
 from tf_sparse_strategy import collectives, link_measurement
 from tf_sparse_strategy.cluster.namespaces import INTERFACE
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.messages import MessageCommunication
 from tf_sparse_strategy.communication.work import calibrated
 
 SELECTIONS = 5
@@ -91,20 +92,17 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     if not parts:  # Horovod's own: one operation
         return {"parts": {}}
     computation = max(0.0, whole - sum(parts.values()))
-    selected = min(computation, selecting(method, len(x), comm))
-    if selected:
-        parts["top-k"] = selected
-    parts["computation"] = computation - selected
+    if getattr(method.scheme, "selector", None) == "exact":
+        parts["top-k"] = min(computation, selecting(method.scheme, len(x), comm))
+        computation -= parts["top-k"]
+    parts["computation"] = computation
     names = list(parts)
     slowest = comm.all_reduce(tf.constant(list(parts.values()), tf.float64), op="max").numpy().tolist()
     return {"parts": dict(zip(names, slowest, strict=True))}
 
 
-def selecting(method: methods.Method, n: int, comm: Collectives) -> float:
-    """Seconds that MSTopK with error feedback takes, on all workers at once; 0 where it does not select."""
-    scheme = method.scheme
-    if getattr(scheme, "selector", None) != "exact":
-        return 0.0
+def selecting(scheme: MessageCommunication, n: int, comm: Collectives) -> float:
+    """Seconds that MSTopK with error feedback takes for the first message, on all workers at once."""
     length = scheme.share(comm.topology).length(n)
     x = tf.random.stateless_normal([length], [comm.topology.rank, n])
     residual, seconds = tf.zeros_like(x), []

@@ -24,6 +24,12 @@ def apart(topology):
     return placed(topology, range(topology.num_workers))
 
 
+def paired(topology):
+    """Workers that pose as standing on two nodes, or each on its own where they would be uneven."""
+    p = topology.num_workers
+    return placed(topology, [rank % 2 if p % 2 == 0 else rank for rank in range(p)])
+
+
 def bucket_of(n, dtype="float32"):
     spec = TensorSpec("w", (n,), dtype, tf.as_dtype(dtype).size)
     return BucketPlan.build([spec], 1 << 40).buckets[0]

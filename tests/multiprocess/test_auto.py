@@ -9,10 +9,8 @@ import tensorflow as tf
 
 from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy import residual
-from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, TopKAllGather, auto
 from tf_sparse_strategy.communication.auto import CHOICE
-from tf_sparse_strategy.topology import Topology
 
 N = 1001
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
@@ -22,10 +20,7 @@ LATE = LinkModel(0.0, 0.0, 0.0, 1e-3, phase=2.0)  # collectives start late, too
 
 @pytest.fixture
 def here(topology):
-    """Workers that pose as standing on two nodes, or more where they would be uneven."""
-    p = topology.num_workers
-    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
-    return Collectives(Topology(nodes, topology.rank))
+    return sparse_runs.paired(topology)
 
 
 def names(scheme, topology):

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tests import sparse_reference
 from tests.multiprocess import oracle, sparse_runs
-from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import DGC, Dense, Guarded, Piecewise
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
@@ -16,10 +15,7 @@ N, DENSITY = 203, 0.05
 
 @pytest.fixture
 def here(topology):
-    """Workers that pose as standing on two nodes, or more where they would be uneven."""
-    p = topology.num_workers
-    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
-    return Collectives(Topology(nodes, topology.rank))
+    return sparse_runs.paired(topology)
 
 
 @pytest.mark.usefixtures("partners")

@@ -7,20 +7,15 @@ import tensorflow as tf
 from tests import sparse_reference
 from tests.mstopk_reference import top_k
 from tests.multiprocess import oracle, sparse_runs
-from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Dense, Guarded, HiTopK, OkTopK, ShardedTopK
 from tf_sparse_strategy.communication.guarded import BEYOND, EPS, LEVEL
-from tf_sparse_strategy.topology import Topology
 
 N, DENSITY = 203, 0.05
 
 
 @pytest.fixture
 def here(topology):
-    """Workers that pose as standing on two nodes, or more where they would be uneven."""
-    p = topology.num_workers
-    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
-    return Collectives(Topology(nodes, topology.rank))
+    return sparse_runs.paired(topology)
 
 
 def top(x):

@@ -11,6 +11,7 @@ from tests.multiprocess.saving_models import interruption
 from tests.multiprocess.sparse_runs import SHAPES, kept, step
 from tf_sparse_strategy import communication, saving
 from tf_sparse_strategy.communication import (
+    DGC,
     Auto,
     Dense,
     GTopK,
@@ -30,7 +31,11 @@ def build(keras, seed=0, scheme=FLAT):
     import tf_sparse_strategy as tss
 
     strategy = tss.SparseStrategy(communication=scheme)
-    return strategy, saving_models.build(keras, strategy, seed)
+    model = saving_models.build(keras, strategy, seed)
+    if isinstance(scheme, DGC):  # has the momentum
+        with strategy.scope():
+            model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse", run_eagerly=True)
+    return strategy, model
 
 
 def all_state(strategy, model):
@@ -72,13 +77,15 @@ def test_checkpoint_of_nothing_but_residuals(comm, topology, shared_tmp):
 
 STEERED = [OkTopK(0.1), Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]
 STEERED += [Piecewise([(0, HiTopK(0.1)), (3, Dense()), (5, ShardedTopK(0.1))], unit="step")]
-STEERED += [ShardedTopK(0.1, applied=2), GTopK(0.1)]
+STEERED += [ShardedTopK(0.1, applied=2), GTopK(0.1), DGC(0.1)]
 STEERED += [Auto(0.1, links=LinkModel(0.0, 1e-10, 0.0, 1e-4))]  # slow between nodes: a sparse one is chosen
 
 
 @pytest.mark.parametrize("scheme", [None, *STEERED], ids=lambda scheme: type(scheme).__name__)
-def test_backup_and_restore(keras, shared_tmp, scheme):
+def test_backup_and_restore(keras, topology, shared_tmp, scheme):
     """A flat scheme in one Keras, a hierarchical one in the other, and those whose collectives vary."""
+    if isinstance(scheme, DGC) and (keras.__name__ == "tf_keras" or topology.num_nodes == 1):
+        return  # refused: test_dgc.py
     scheme = scheme or (HiTopK(0.1) if keras.__name__ == "keras" else TopKAllGather(0.1))
     directory = str(shared_tmp / keras.__name__)
     strategy, reference = build(keras, scheme=scheme)

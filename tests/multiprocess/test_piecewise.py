@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tests.multiprocess import sparse_runs
 from tf_sparse_strategy import communication
-from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
@@ -25,10 +24,7 @@ N = 101
 
 @pytest.fixture
 def here(topology):
-    """Workers that pose as standing on two nodes, or more where they would be uneven."""
-    p = topology.num_workers
-    nodes = tuple(rank % 2 if p % 2 == 0 else rank for rank in range(p))
-    return Collectives(Topology(nodes, topology.rank))
+    return sparse_runs.paired(topology)
 
 
 def run_of(phases, here, **options):
@@ -114,60 +110,6 @@ def test_densities_share_the_residual(here):
     data = gradients(p, 5)
     sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
     np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
-
-
-# Residuals of nodes, and of workers.
-MIXED = [
-    (0, HiTopK(0.05)),
-    (2, TopKAllGather(0.05)),
-    (4, ShardedTopK(0.05)),
-    (5, Dense()),
-    (6, OkTopK(0.05, flat=True)),
-    (8, HiTopK(0.05, wire_dtype="float16")),
-]
-
-
-@pytest.mark.parametrize("flush", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("mode", ["eager", "function"])
-def test_what_workers_keep_becomes_their_nodes_and_back(here, mode, dtype, flush):
-    p, rank = here.topology.num_workers, here.topology.rank
-    run = sparse_runs.Run(Piecewise(MIXED, unit="step", flush=flush), here, N, dtype)
-    step, data = run.step if mode == "function" else run.eager_step, gradients(p, 10)
-    sent = np.zeros(N)
-    for done, g in enumerate(data, 1):
-        sent += step(tf.constant(g[rank], dtype)).numpy()
-        kept = run.kept(N)
-        np.testing.assert_array_equal(sent + kept, data[:done].sum(axis=(0, 1)))
-        assert kept.any() == (p > 1 and not (flush and done == 6))
-
-
-def test_a_residual_with_room_for_workers_is_their_nodes_until_then(here):
-    """Bit for bit what it is without such phases."""
-    p, rank = here.topology.num_workers, here.topology.rank
-    nodes = [(0, HiTopK(0.05)), (3, ShardedTopK(0.05))]
-    mixed, plain = run_of([*nodes, (9, TopKAllGather())], here), run_of(nodes, here)
-    for g in sparse_runs.floats(3, p, N, 6):
-        mine = tf.constant(g[rank])
-        np.testing.assert_array_equal(mixed.step(mine), plain.step(mine))
-    np.testing.assert_array_equal(mixed.kept(N), plain.kept(N))
-
-
-@pytest.mark.parametrize("saved_after", range(1, 9))
-def test_every_bit_of_what_workers_or_nodes_keep_comes_back(comm, here, topology, saved_after):
-    variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
-    scheme = Piecewise(MIXED, unit="step")
-    old = GradientReducer(scheme, here, bucket_bytes=64)
-    for seed in range(saved_after):
-        sparse_runs.step(old, variables, topology, seed)
-    blob = sparse_runs.moved(comm, old.memory.serialize())
-    new = GradientReducer(scheme, here, bucket_bytes=64)
-    new.memory.deserialize(blob)
-    for seed in range(saved_after, saved_after + 3):
-        steps = [sparse_runs.step(reducer, variables, topology, seed) for reducer in (old, new)]
-        np.testing.assert_array_equal(*steps)
-    for one, two in zip(sparse_runs.kept(old), sparse_runs.kept(new), strict=True):
-        np.testing.assert_array_equal(one, two)
 
 
 def test_a_bad_step_does_not_take_the_residual_with_it(here):

@@ -1,0 +1,151 @@
+"""What workers keep for themselves becomes their node's, and back, as schemes of both kinds take turns."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import sparse_runs
+from tf_sparse_strategy.communication import (
+    Auto,
+    Dense,
+    HiTopK,
+    LinkModel,
+    OkTopK,
+    Piecewise,
+    ShardedTopK,
+    TopKAllGather,
+)
+from tf_sparse_strategy.communication.auto import CHOICE
+from tf_sparse_strategy.gradients import GradientReducer
+
+N = 101  # not a multiple of the two workers of a node
+MIXED = [
+    (0, HiTopK(0.05)),
+    (2, TopKAllGather(0.05)),
+    (4, ShardedTopK(0.05)),
+    (5, Dense()),
+    (6, OkTopK(0.05, flat=True)),
+    (8, HiTopK(0.05, wire_dtype="float16")),
+]
+STEPS = 10
+
+
+@pytest.fixture
+def here(topology):
+    return sparse_runs.paired(topology)
+
+
+@pytest.mark.parametrize(
+    "mode, dtype, flush",
+    [("function", "float32", True), ("function", "float16", False), ("eager", "float16", True)],
+)
+def test_what_workers_keep_becomes_their_nodes_and_back(here, mode, dtype, flush):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Piecewise(MIXED, unit="step", flush=flush), here, N, dtype)
+    step, data = run.step if mode == "function" else run.eager_step, sparse_runs.integers(3, p, N, STEPS)
+    sent = np.zeros(N)
+    for done, g in enumerate(data, 1):
+        sent += step(tf.constant(g[rank], dtype)).numpy()
+        kept = run.kept(N)
+        np.testing.assert_array_equal(sent + kept, data[:done].sum(axis=(0, 1)))
+        assert kept.any() == (p > 1 and not (flush and done == 6))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_fewer_elements_than_workers(here, n):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Piecewise(MIXED, unit="step"), here, n)
+    data = sparse_runs.integers(3, p, n, STEPS)
+    sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
+    np.testing.assert_array_equal(sent + run.kept(n), data.sum(axis=(0, 1)))
+
+
+def test_a_residual_with_room_for_workers_is_their_nodes_until_then(here):
+    """Bit for bit what it is without such phases."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    nodes = [(0, HiTopK(0.05)), (3, ShardedTopK(0.05))]
+    mixed, plain = (
+        sparse_runs.Run(Piecewise(phases, unit="step"), here, N)
+        for phases in ([*nodes, (9, TopKAllGather())], nodes)
+    )
+    for g in sparse_runs.floats(3, p, N, 6):
+        mine = tf.constant(g[rank])
+        np.testing.assert_array_equal(mixed.step(mine), plain.step(mine))
+    np.testing.assert_array_equal(mixed.kept(N), plain.kept(N))
+
+
+def test_a_step_that_is_not_finite_leaves_all_where_it_was(here):
+    """Also the first one of a node's scheme, by which what workers kept was to become their node's."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Piecewise([(0, TopKAllGather(0.05)), (2, HiTopK(0.05))], unit="step"), here, N)
+    data, sent = sparse_runs.integers(3, p, N, 4), np.zeros(N)
+    for number, g in enumerate(data):
+        if number == 2 and p > 1:
+            before = run.bits()
+            run.step(tf.fill([N], np.inf))
+            assert run.bits() == before
+        sent += run.step(tf.constant(g[rank])).numpy()
+    np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
+
+
+@pytest.mark.parametrize("saved_after", [1, 3, 5, 7])
+def test_every_bit_comes_back(comm, here, topology, saved_after):
+    variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
+    scheme = Piecewise(MIXED, unit="step")
+    old = GradientReducer(scheme, here, bucket_bytes=64)
+    for seed in range(saved_after):
+        sparse_runs.step(old, variables, topology, seed)
+    blob = sparse_runs.moved(comm, old.memory.serialize())
+    new = GradientReducer(scheme, here, bucket_bytes=64)
+    new.memory.deserialize(blob)
+    for seed in range(saved_after, saved_after + 3):
+        steps = [sparse_runs.step(reducer, variables, topology, seed) for reducer in (old, new)]
+        np.testing.assert_array_equal(*steps)
+    for one, two in zip(sparse_runs.kept(old), sparse_runs.kept(new), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+BY_WORKERS = Piecewise([(0, TopKAllGather(0.05)), (9, HiTopK(0.05))])
+BY_NODES = Piecewise([(0, HiTopK(0.05)), (9, TopKAllGather(0.05))])
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [(BY_WORKERS, HiTopK(0.3)), (HiTopK(0.05), BY_WORKERS), (BY_WORKERS, BY_NODES), (BY_NODES, BY_WORKERS)],
+    ids=["to a node's scheme", "from it", "to a node's phase", "from it, too"],
+)
+def test_another_scheme_takes_all_of_it(comm, here, topology, first, second):
+    """Whole numbers: what was sent before and after, and what is left, add up to all."""
+    p, rank = topology.num_workers, topology.rank
+    weights = [tf.Variable(tf.zeros([N, 1]))]
+    data, sent = sparse_runs.integers(3, p, N, 4), np.zeros([N, 1])
+
+    def steps(reducer, gradients):
+        nonlocal sent
+        for g in gradients:
+            mine = tf.constant(g[rank][:, np.newaxis])
+            sent += reducer.reduce([(mine, weights[0])])[0].numpy()
+
+    old = GradientReducer(first, here, bucket_bytes=1 << 20)
+    steps(old, data[:2])
+    blob = sparse_runs.moved(comm, old.memory.serialize())
+    new = GradientReducer(second, here, bucket_bytes=1 << 20)
+    new.memory.deserialize(blob)
+    steps(new, data[2:])
+    zero = np.zeros([60, p, N], np.float32)
+    steps(new, zero)
+    np.testing.assert_array_equal(sent[:, 0], data.sum(axis=(0, 1)))
+
+
+def test_autos_schemes_follow_each_other(here):
+    """Each after each, whatever it would choose."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    model = LinkModel(0.0, 0.0, 0.0, 1e-3, selection=1e-12)
+    run = sparse_runs.Run(Auto(0.05, links=model).prepare(here), here, N)
+    count = len(run.scheme.schemes(here.topology))
+    order = [second for first in range(count) for both in range(count) for second in (first, both)]
+    data, sent = sparse_runs.integers(3, p, N, len(order)), np.zeros(N)
+    for done, (number, g) in enumerate(zip(order, data, strict=True), 1):
+        run.variables[CHOICE].assign(number)
+        sent += run.step(tf.constant(g[rank])).numpy()
+        np.testing.assert_array_equal(sent + run.kept(N), data[:done].sum(axis=(0, 1)))
