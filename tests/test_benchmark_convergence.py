@@ -7,7 +7,7 @@ from benchmarks.report import environment
 from examples.digits.config import RECIPES
 from examples.digits.train import Result
 
-SCORES = {name: [0.99, 0.98] for name in (*tables.LEAST, *runs.CONTROLS, runs.DENSE_SGD)}
+SCORES = {name: [0.99, 0.98] for name in (*tables.LEAST, *runs.CONTROLLED, runs.DENSE_SGD)}
 SCORES |= {without: [0.9, 0.9] for without in runs.WITHOUT.values()}
 PERPLEXITIES = dict.fromkeys(runs.words(1), [100.0, 110.0]) | {runs.WORDS_WITHOUT: [105.0, 115.0]}
 WORDS = {"epochs": 1, "corpus": {"rows": 1}, "reached": PERPLEXITIES}
@@ -33,8 +33,8 @@ def test_all_goals_reached():
         (runs.RECIPE, [0.95, 0.95], 2),
         ("OkTopK", [0.96, 0.96], 1),
         ("ShardedTopK, SGD", [0.93, 0.93], 2),
-        (runs.WITHOUT[runs.KEPT], [0.96, 0.96], 1),
-        (runs.WITHOUT[runs.BY_LARS], [0.96, 0.96], 1),
+        (runs.WITHOUT[runs.FEW_SGD], [0.96, 0.96], 1),
+        (runs.WITHOUT[runs.FEW], [0.96, 0.96], 1),
         (runs.WITHOUT[runs.AT_ONCE], [0.96, 0.96], 0),
     ],
 )

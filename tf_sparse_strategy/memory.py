@@ -35,8 +35,9 @@ class Memory(tf.train.experimental.PythonState):
     else a scheme remembers starts afresh. Where sums are exact, the first one takes residuals along.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes.
 
-    When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (M nodes or
-    P workers); where that is too much, save when residuals are empty (`Piecewise`, flushed).
+    When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
+    P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers);
+    where that is too much, save when residuals are empty (`Piecewise`, flushed).
 
     Args:
       communication: the scheme.

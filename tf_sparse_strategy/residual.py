@@ -156,5 +156,6 @@ def shard_of(whole: tf.Tensor, share: Share) -> tf.Tensor:
 
 def in_place(own: tf.Tensor, n: int, share: Share) -> tf.Tensor:
     """[N], zero but for this worker's shard, which is `own`."""
-    length = share.length(n)
-    return tf.pad(own, [[share.shard * length, (share.shards - 1 - share.shard) * length]])[:n]
+    begin = min(n, share.shard * share.length(n))
+    part = own[: n - begin]
+    return tf.pad(part, [[begin, n - begin - part.shape[0]]])

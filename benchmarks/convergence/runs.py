@@ -14,8 +14,9 @@ from tf_sparse_strategy.communication import (
 DENSITY, LITTLE = 0.01, 0.0002
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
-CONTROLS = BY_LARS, KEPT = f"HiTopK {LITTLE:.2%}", f"HiTopK {LITTLE:.2%}, SGD"
-WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLS)}
+FEW, FEW_SGD = f"HiTopK {LITTLE:.2%}", f"HiTopK {LITTLE:.2%}, SGD"
+CONTROLLED = (FEW, FEW_SGD)  # that error feedback helps them is asserted
+WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLLED)}
 WORDS_WITHOUT = "HiTopK, no error feedback"
 DENSE_SGD = "dense, SGD"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
@@ -30,7 +31,7 @@ def _applying(entries: int) -> dict:
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
 OF_DIGITS = THROUGHOUT | _applying(2)
 OF_SGD = {f"{kind.__name__}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
-BY_SGD = (DENSE_SGD, *OF_SGD, KEPT, WITHOUT[KEPT])  # of digits; the others by LARS
+BY_SGD = (DENSE_SGD, *OF_SGD, FEW_SGD, WITHOUT[FEW_SGD])  # of digits; the others by LARS
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
 
@@ -45,7 +46,7 @@ def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in (OF_DIGITS | OF_SGD).items()}
     found[RECIPE] = recipe
-    for name, density in ((AT_ONCE, DENSITY), *((name, LITTLE) for name in CONTROLS)):
+    for name, density in ((AT_ONCE, DENSITY), *((name, LITTLE) for name in CONTROLLED)):
         found[name] = HiTopK(density)
         found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
     return found | {DENSE_SGD: Dense()}

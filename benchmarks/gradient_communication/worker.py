@@ -140,7 +140,7 @@ def main() -> None:
     collectives.start()
     comm = Collectives(collectives.find_topology())
     predictions = Predictions(comm)
-    records, wrong = [], wrong_sums(0.01, comm)
+    records, wrong = [], wrong_sums(methods.COMPARED, comm)
     for n, densities, rounds in json.loads(args.plan):
         x = tf.random.stateless_normal([n], [comm.topology.rank, n])
         for density in (None, *densities):

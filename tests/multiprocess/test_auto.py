@@ -65,10 +65,12 @@ def test_what_is_measured_is_the_same_everywhere(here, comm):
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_it_is_the_scheme_it_chooses(here, mode):
-    p, rank = here.topology.num_workers, here.topology.rank
+    p, rank, paired = here.topology.num_workers, here.topology.rank, here.topology.local_workers > 1
     data = sparse_runs.floats(3, p, N, 3)
     for links, same in ((FREE, Dense()), (SLOW, HiTopK(0.05)), (LATE, TopKAllGather(0.05))):
         run, plain = run_of(here, links), sparse_runs.Run(same, here, N)
+        chosen = names(run.scheme, here.topology)[int(run.variables[CHOICE])]
+        assert p == 1 or links is FREE or chosen == (type(same).__name__ if paired else "HiTopK")
         step = run.step if mode == "function" else run.eager_step
         for g in data:
             mine = tf.constant(g[rank])

@@ -6,8 +6,10 @@ import tensorflow as tf
 
 from tests.multiprocess import sparse_runs
 from tf_sparse_strategy.communication import (
+    DGC,
     Auto,
     Dense,
+    Guarded,
     HiTopK,
     LinkModel,
     OkTopK,
@@ -17,6 +19,7 @@ from tf_sparse_strategy.communication import (
 )
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.topology import Topology
 
 N = 101  # not a multiple of the two workers of a node
 MIXED = [
@@ -51,13 +54,60 @@ def test_what_workers_keep_becomes_their_nodes_and_back(here, mode, dtype, flush
         assert kept.any() == (p > 1 and not (flush and done == 6))
 
 
+def run_through(run, data):
+    """Whether anything is kept, by step; in each, what was sent and what is kept are everything."""
+    n, rank = data.shape[-1], run.collectives.topology.rank
+    sent, kept = np.zeros(n), []
+    for done, g in enumerate(data, 1):
+        sent += run.step(tf.constant(g[rank])).numpy()
+        rest = run.kept(n)
+        np.testing.assert_array_equal(sent + rest, data[:done].sum(axis=(0, 1)))
+        kept.append(rest.any())
+    return kept
+
+
+def test_on_one_node_its_schemes_sum_exactly_what_workers_kept(topology):
+    p = topology.num_workers
+    run = sparse_runs.Run(Piecewise(MIXED, unit="step"), sparse_runs.placed(topology, [0] * p), N)
+    kept = run_through(run, sparse_runs.integers(3, p, N, STEPS))
+    assert kept == [p > 1 and number in (2, 3, 6, 7) for number in range(STEPS)]
+
+
+@pytest.mark.parametrize("nodes", ["one", "pairs"])
+def test_schemes_that_switch_themselves_take_turns(topology, here, nodes):
+    """Guarded sums exactly in each of its steps, a Piecewise goes by its own phases."""
+    p = topology.num_workers
+    guarded = Guarded(ShardedTopK(0.05), limit=1e-9, every=1, action="dense")
+    within = Piecewise([(0, HiTopK(0.05)), (1, TopKAllGather(0.05))], unit="step")
+    phases = [(0, TopKAllGather(0.05)), (2, guarded), (4, TopKAllGather(0.05)), (6, within)]
+    place = here if nodes == "pairs" else sparse_runs.placed(topology, [0] * p)
+    run = sparse_runs.Run(Piecewise(phases, unit="step"), place, N)
+    kept = run_through(run, sparse_runs.integers(3, p, N, 9))
+    after = nodes == "pairs"
+    assert kept == [p > 1 and k for k in (True, True, False, False, True, True, after, True, True)]
+
+
+def test_what_float16_could_not_take_is_not_lost_when_a_nodes_scheme_follows(here):
+    """The first worker holds all of the rest then, not its shard alone."""
+    p, each = here.topology.num_workers, 2048.0
+    phases = [(0, HiTopK(0.02)), (70, Dense()), (71, HiTopK(0.02)), (999, TopKAllGather(0.02))]
+    run = sparse_runs.Run(Piecewise(phases, unit="step"), here, N, "float16")
+    gradient, sent = tf.fill([N], tf.constant(each, tf.float16)), np.zeros(N)
+    for _ in range(73):
+        sent += run.step(gradient).numpy()
+    np.testing.assert_array_equal(sent + run.kept(N), np.full(N, 73 * p * each))
+
+
+def test_momentum_is_found_within_others():
+    within = Piecewise([(0, Piecewise([(0, DGC())])), (5, TopKAllGather())])
+    with pytest.raises(ValueError, match="some of its schemes apply momentum"):
+        within.validate(Topology((0, 1), 0))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_fewer_elements_than_workers(here, n):
-    p, rank = here.topology.num_workers, here.topology.rank
     run = sparse_runs.Run(Piecewise(MIXED, unit="step"), here, n)
-    data = sparse_runs.integers(3, p, n, STEPS)
-    sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
-    np.testing.assert_array_equal(sent + run.kept(n), data.sum(axis=(0, 1)))
+    run_through(run, sparse_runs.integers(3, here.topology.num_workers, n, STEPS))
 
 
 def test_a_residual_with_room_for_workers_is_their_nodes_until_then(here):

@@ -39,7 +39,7 @@ class _Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Switching):
-    """For each bucket the cheapest of all schemes by the cost model: two exact ones, three sparse ones.
+    """For each bucket the cheapest of two exact and up to three sparse schemes, by the cost model.
 
     When the strategy is created the workers measure their links (some seconds), and what sums of each sparse
     scheme take beside their messages. Each scheme's `cost` then predicts its time for each bucket. The
@@ -50,16 +50,17 @@ class Auto(Switching):
     what follows from the same measurement, rank 0 decides about changes, and logs each choice with its
     reason. When a bucket turns exact, its first exact step also sums what the residual holds.
 
-    The exact ones are `Dense` and `Torus2D`, the sparse ones `HiTopK`, `ShardedTopK` and, where nodes have
-    several workers, `TopKAllGather`, which starts soonest. (With one worker per node it is `HiTopK`.) `GTopK`
-    and `OkTopK` need not be asked: by the model, on up to 16 even nodes, and on more where starting a
-    collective takes longer than its messages, none is faster than both `HiTopK` and `ShardedTopK`.
+    The exact ones are `Dense` and `Torus2D`, the sparse ones `HiTopK`, `ShardedTopK` and, on nodes of several
+    workers, `TopKAllGather`, which starts soonest (with one worker per node, or on uneven nodes, it is
+    `HiTopK`). The others need not be asked: by the model, on up to 16 even nodes, and on more where starting
+    a collective takes longer than its messages, neither `GTopK` nor `OkTopK` is faster than both `HiTopK` and
+    `ShardedTopK`, and `DGC` takes as long as `HiTopK`, but needs another optimizer.
 
-    When not to use it: where memory is short and nodes have several workers, for residuals are each worker's
-    then, whatever is chosen, 4 N bytes instead of 4 N/G;
-    for runs that must be repeatable to the bit, as measurements differ; give it `links`
+    When not to use it: where memory is short and nodes have several workers, for a residual takes the room of
+    each worker's then, whatever is chosen, 4 N bytes instead of 4 N/G, and time to write it, which the model
+    does not know; or for runs that must be repeatable to the bit, as measurements differ: give it `links`
     with their `selection` then. It predicts buckets one after the other, and does not know what hides behind
-    the computation; nor how much accuracy a density costs. Small vectors have a bucket of their own, which
+    the computation, nor how much accuracy a density costs. Small vectors have a bucket of their own, which
     always goes by `Dense`, and costs one collective more where `Dense` is chosen for all.
 
     Args:
@@ -100,12 +101,17 @@ class Auto(Switching):
             found.append(Torus2D())
         share = HiTopK().share(topology)
         if share.holders > 1:
-            found += self._sparse() if share.shards > 1 else self._sparse()[:-1]
+            found += self._sparse()
+        if share.holders > 1 and share.shards > 1:
+            found.append(TopKAllGather(*self._options))
         return tuple(found)
 
+    @property
+    def _options(self) -> tuple[float, bool, str | None, str]:
+        return self.density, True, self.wire_dtype, self.index_coding
+
     def _sparse(self) -> list[SparseCommunication]:
-        options = (self.density, True, self.wire_dtype, self.index_coding)
-        return [HiTopK(*options), ShardedTopK(*options, applied=self.applied), TopKAllGather(*options)]
+        return [HiTopK(*self._options), ShardedTopK(*self._options, applied=self.applied)]
 
     @property
     def keeps_residual(self) -> bool:

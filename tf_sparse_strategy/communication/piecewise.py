@@ -29,8 +29,8 @@ class Piecewise(Switching):
 
     Args:
       phases: (start, scheme) pairs, starts ascending from 0. Where some keep residuals per node (HiTopK,
-        ShardedTopK, GTopK, OkTopK, DGC) and others per worker (TopKAllGather, OkTopK(flat=True)), they take
-        as much memory as the latter's throughout.
+        ShardedTopK, GTopK, OkTopK) and others per worker (TopKAllGather, OkTopK(flat=True)), these take as
+        much memory throughout as the latter's.
       unit: of the starts: "epoch", or "step", a step being one reduction of the gradients.
       flush: whether an exact phase begins by summing the residuals.
 

@@ -25,10 +25,9 @@ class Switching(Communication):
     """Sums each step by one of several schemes.
 
     Sparse schemes share one residual, so that nothing is lost from one to the next. Where some keep it per
-    node and others per worker, each worker's is [N], as it is between two steps that a node's scheme sums
-    zero but for the worker's shard; what workers hold becomes their node's when such a scheme takes over.
-    When an exact one follows, its first step also sums what the residuals hold (`flush`), or they wait for
-    the next sparse one.
+    node and others per worker, each worker has room for [N]: while a node's scheme is in use it is zero but
+    for the worker's shard, and when one takes over, the node's workers add theirs up. When an exact one
+    follows, its first step also sums what the residuals hold (`flush`), or they wait for the next sparse one.
     """
 
     flush = True
@@ -49,11 +48,19 @@ class Switching(Communication):
     def validate(self, topology: Topology) -> None:
         for scheme in self.schemes(topology):
             scheme.validate(topology)
-        if len({getattr(scheme, "momentum", None) for scheme in self.schemes(topology)}) > 1:
+        if len(self._momenta(topology)) > 1:
             raise ValueError(
                 f"communication={self!r}: some of its schemes apply momentum and others leave it to the "
                 "optimizer. Use DGC of one momentum throughout, or not at all."
             )
+
+    def _momenta(self, topology: Topology) -> set[float | None]:
+        """Those of all schemes, also of those within others; None: left to the optimizer."""
+        found = set()
+        for scheme in self.schemes(topology):
+            inner = isinstance(scheme, Switching)
+            found |= scheme._momenta(topology) if inner else {getattr(scheme, "momentum", None)}
+        return found
 
     def applies_momentum(self, topology: Topology) -> bool:
         return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
@@ -81,8 +88,8 @@ class Switching(Communication):
         for number, scheme in enumerate(self.schemes(topology)):
             for name, variable in scheme.state(bucket, topology).items():
                 variables.setdefault(_name(number, name), variable)
-        if RESIDUAL in variables:
-            length = self.share(topology).length(bucket.num_elements)
+        length = self.share(topology).length(bucket.num_elements)
+        if RESIDUAL in variables and variables[RESIDUAL].shape[0] != length:
             variables[RESIDUAL] = residual.variable(tf.zeros([length]))
         own = {PHASE: residual.variable(tf.constant(_FIRST, tf.int64))}
         own[CHANGES] = residual.variable(tf.zeros([], tf.int64))
@@ -104,40 +111,33 @@ class Switching(Communication):
     def _reduce_by(self, number, bucket, state, changed, collectives):
         """(sum, all schemes' new values, whether they are to be written) of a step by one scheme."""
         scheme = self.schemes(collectives.topology)[number]
-        inner = State(_own(number, scheme, state))
-        if PHASE in inner:  # a scheme that switches itself: whatever it did last, it was not the last step
-            inner[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), inner[PHASE])
+        own = _own(number, scheme, state)
+        if PHASE in own:  # a scheme that switches itself: whatever it did last, it was not the last step
+            own[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), own[PHASE])
         new = {
             key: tf.convert_to_tensor(variable)
             for key, variable in state.items()
             if key in _SHARED or key.partition(".")[0].isdigit()
         }
-        new[PHASE] = tf.constant(number, tf.int64)
-        if scheme.keeps_residual or RESIDUAL not in state:
-            summed = self._reduce_sparsely(scheme, bucket, inner, changed, collectives)
-            new.update({_name(number, name): value for name, value in inner.staged.items()})
-            return summed, new, _finite(summed) if inner.finite is None else inner.finite
-        leaving = tf.logical_and(changed, self.flush)
-        share = self.share(collectives.topology)
-
-        def sum_all():
-            whole = residual.flush(bucket, state[RESIDUAL], share)
-            total = tf.ensure_shape(scheme.reduce(whole, State({}), collectives), bucket.shape)
-            return *residual.hand_out(total, bucket.dtype, share), residual.fits(total, bucket.dtype)
-
-        def sum_gradients():
-            summed = scheme.reduce(bucket, State({}), collectives)
-            return summed, new[RESIDUAL], tf.constant(True)
-
-        summed, new[RESIDUAL], done = tf.cond(leaving, sum_all, sum_gradients)
-        new[PHASE] = tf.where(done, new[PHASE], state[PHASE])  # the rest of what is kept follows
-        return summed, new, _finite(summed)
+        drops = scheme.keeps_residual and scheme.share(collectives.topology).holders > 1
+        if drops or RESIDUAL not in state:
+            summed, inner = self._reduce_sparsely(scheme, bucket, State(own), changed, collectives)
+            staged, finite, done = inner.staged, inner.finite, True
+        else:
+            leaving = tf.logical_and(changed, self.flush)
+            kept = own.pop(RESIDUAL, state[RESIDUAL])
+            summed, staged, done = self._reduce_exactly(scheme, bucket, own, kept, leaving, collectives)
+            finite = None
+        new |= {_name(number, name): value for name, value in staged.items()}
+        # What an exact step could not hand out follows, and lies where that step has left it.
+        new[PHASE] = tf.where(done, tf.constant(number, tf.int64), NO_PHASE)
+        return summed, new, _finite(summed) if finite is None else finite
 
     def _reduce_sparsely(self, scheme, bucket, inner, changed, collectives):
-        """The sum; `inner`, the scheme's state, stages a residual as this class keeps it."""
+        """(sum, the scheme's state, which stages a residual as this class keeps it)."""
         share, own = self.share(collectives.topology), scheme.share(collectives.topology)
         if RESIDUAL not in inner or own == share:
-            return scheme.reduce(bucket, inner, collectives)
+            return scheme.reduce(bucket, inner, collectives), inner
         kept = inner[RESIDUAL]
         inner[RESIDUAL] = tf.cond(
             changed,
@@ -146,7 +146,26 @@ class Switching(Communication):
         )
         summed = scheme.reduce(bucket, inner, collectives)
         inner.staged[RESIDUAL] = residual.in_place(inner.staged[RESIDUAL], bucket.shape[0], own)
-        return summed
+        return summed, inner
+
+    def _reduce_exactly(self, scheme, bucket, own, kept, leaving, collectives):
+        """(sum, new values of the scheme's variables `own` and of `kept`, whether nothing must follow)."""
+        share = self.share(collectives.topology)
+
+        def reduce(x):
+            inner = State(own)
+            return tf.ensure_shape(scheme.reduce(x, inner, collectives), bucket.shape), inner.staged
+
+        def sum_all():
+            total, staged = reduce(residual.flush(bucket, kept, share))
+            summed, left = residual.hand_out(total, bucket.dtype, share)
+            return summed, staged | {RESIDUAL: left}, residual.fits(total, bucket.dtype)
+
+        def sum_gradients():
+            summed, staged = reduce(bucket)
+            return summed, staged | {RESIDUAL: tf.convert_to_tensor(kept)}, tf.constant(True)
+
+        return tf.cond(leaving, sum_all, sum_gradients)
 
 
 def _own(number: int, scheme: Communication, state: State) -> dict[str, tf.Variable]:
