@@ -87,17 +87,6 @@ def test_schemes_that_switch_themselves_take_turns(topology, here, nodes):
     assert kept == [p > 1 and k for k in (True, True, False, False, True, True, after, True, True)]
 
 
-def test_what_float16_could_not_take_is_not_lost_when_a_nodes_scheme_follows(here):
-    """The first worker holds all of the rest then, not its shard alone."""
-    p, each = here.topology.num_workers, 2048.0
-    phases = [(0, HiTopK(0.02)), (70, Dense()), (71, HiTopK(0.02)), (999, TopKAllGather(0.02))]
-    run = sparse_runs.Run(Piecewise(phases, unit="step"), here, N, "float16")
-    gradient, sent = tf.fill([N], tf.constant(each, tf.float16)), np.zeros(N)
-    for _ in range(73):
-        sent += run.step(gradient).numpy()
-    np.testing.assert_array_equal(sent + run.kept(N), np.full(N, 73 * p * each))
-
-
 def test_momentum_is_found_within_others():
     within = Piecewise([(0, Piecewise([(0, DGC())])), (5, TopKAllGather())])
     with pytest.raises(ValueError, match="some of its schemes apply momentum"):
@@ -187,15 +176,33 @@ def test_another_scheme_takes_all_of_it(comm, here, topology, first, second):
     np.testing.assert_array_equal(sent[:, 0], data.sum(axis=(0, 1)))
 
 
+def auto(here, density, dtype="float32"):
+    """A run of Auto, which measures nothing, and the numbers of its schemes by their names."""
+    model = LinkModel(0.0, 0.0, 0.0, 1e-3, selection=1e-12)
+    run = sparse_runs.Run(Auto(density, links=model).prepare(here), here, N, dtype)
+    schemes = run.scheme.schemes(here.topology)
+    return run, {type(scheme).__name__: number for number, scheme in enumerate(schemes)}
+
+
 def test_autos_schemes_follow_each_other(here):
     """Each after each, whatever it would choose."""
     p, rank = here.topology.num_workers, here.topology.rank
-    model = LinkModel(0.0, 0.0, 0.0, 1e-3, selection=1e-12)
-    run = sparse_runs.Run(Auto(0.05, links=model).prepare(here), here, N)
-    count = len(run.scheme.schemes(here.topology))
-    order = [second for first in range(count) for both in range(count) for second in (first, both)]
+    run, schemes = auto(here, 0.05)
+    numbers = schemes.values()
+    order = [second for first in numbers for both in numbers for second in (first, both)]
     data, sent = sparse_runs.integers(3, p, N, len(order)), np.zeros(N)
     for done, (number, g) in enumerate(zip(order, data, strict=True), 1):
         run.variables[CHOICE].assign(number)
         sent += run.step(tf.constant(g[rank])).numpy()
         np.testing.assert_array_equal(sent + run.kept(N), data[:done].sum(axis=(0, 1)))
+
+
+def test_what_float16_could_not_take_is_not_lost_when_the_nodes_scheme_returns(here):
+    """The first worker holds all of the rest then, not its shard alone."""
+    p, each = here.topology.num_workers, 2048.0
+    run, schemes = auto(here, 0.02, "float16")
+    gradient, sent = tf.fill([N], tf.constant(each, tf.float16)), np.zeros(N)
+    for name in (*["HiTopK"] * 70, "Dense", *["HiTopK"] * 2):
+        run.variables[CHOICE].assign(schemes.get(name, 0))
+        sent += run.step(gradient).numpy()
+    np.testing.assert_array_equal(sent + run.kept(N), np.full(N, 73 * p * each))
