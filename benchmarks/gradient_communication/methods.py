@@ -30,7 +30,7 @@ _CODED = {
     "ShardedTopK, fp16 + delta": ShardedTopK,
     "ShardedTopK applying 3 K, fp16 + delta": functools.partial(ShardedTopK, applied=3),
 }
-COMPARED = 0.01  # the density at which these are summed, too
+COMPARED, MOST = 0.01, 25_000_000  # the density at which these are summed, too, and of how many elements
 _ALSO = {
     "OkTopK, flat": functools.partial(OkTopK, flat=True),
     "HiTopK, GaussianK": functools.partial(HiTopK, selector="gaussian"),
@@ -91,7 +91,7 @@ def sparse(n: int, density: float, comm: Collectives, momentum: float = 0.9) -> 
     """By name: those that send `density` n elements; `momentum` is DGC's."""
     schemes = {name: kind(density) for name, kind in _SPARSE.items()}
     schemes |= {name: kind(density, **CODED) for name, kind in _CODED.items()}
-    if density == COMPARED:
+    if density == COMPARED and n <= MOST:
         schemes |= {name: kind(density) for name, kind in _ALSO.items()}
         schemes["DGC"] = DGC(density, momentum=momentum)
     return {name: _of_scheme(scheme, n, comm) for name, scheme in schemes.items()}

@@ -147,6 +147,6 @@ def render(results: dict) -> str:
         )
         verdicts = [line for n in _judged(cluster) for line in _verdict(cluster, n)]
         parts += [f"### {name}", facts, "\n".join(verdicts + _everywhere(cluster))]
-        for n in dict.fromkeys(record["n"] for record in cluster["records"]):
+        for n in sorted({record["n"] for record in cluster["records"]}):
             parts += [f"{n:,} elements", table(header, _rows(cluster, n))]
     return "\n\n".join(parts)

@@ -23,7 +23,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.messages import MessageCommunication
 from tf_sparse_strategy.communication.work import calibrated
 
-SELECTIONS = 5
+SELECTIONS, SELECTED = 5, 1 << 24  # how often a selection is timed, and of how many elements at most
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
 
@@ -102,8 +102,12 @@ def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
 
 
 def selecting(scheme: MessageCommunication, n: int, comm: Collectives) -> float:
-    """Seconds that MSTopK with error feedback takes for the first message, on all workers at once."""
-    length = scheme.share(comm.topology).length(n)
+    """Seconds that MSTopK with error feedback takes for the first message, on all workers at once.
+
+    It is linear; of large vectors a part is selected from, as memory is short.
+    """
+    whole = scheme.share(comm.topology).length(n)
+    length = min(whole, SELECTED)
     x = tf.random.stateless_normal([length], [comm.topology.rank, n])
     residual, seconds = tf.zeros_like(x), []
     select = tf.function(lambda: mstopk_error_feedback(x, residual, scheme.count(length)))
@@ -112,7 +116,7 @@ def selecting(scheme: MessageCommunication, n: int, comm: Collectives) -> float:
         begin = time.perf_counter()
         select().values[:1].numpy()
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+    return statistics.median(seconds) * whole / length
 
 
 class Predictions:
