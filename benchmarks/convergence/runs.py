@@ -46,7 +46,7 @@ def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in (OF_DIGITS | OF_SGD).items()}
     found[RECIPE] = recipe
-    for name, density in ((AT_ONCE, DENSITY), *((name, LITTLE) for name in CONTROLLED)):
+    for name, density in ({AT_ONCE: DENSITY} | dict.fromkeys(CONTROLLED, LITTLE)).items():
         found[name] = HiTopK(density)
         found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
     return found | {DENSE_SGD: Dense()}

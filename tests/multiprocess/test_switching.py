@@ -38,32 +38,28 @@ def here(topology):
     return sparse_runs.paired(topology)
 
 
+def run_through(run, data, step=None):
+    """Whether anything is kept, by step; in each, what was sent and what is kept are everything."""
+    n, rank = data.shape[-1], run.collectives.topology.rank
+    step, sent, kept = step or run.step, np.zeros(n), []
+    for done, g in enumerate(data, 1):
+        sent += step(tf.constant(g[rank])).numpy()
+        rest = run.kept(n)
+        np.testing.assert_array_equal(sent + rest, data[:done].sum(axis=(0, 1)))
+        kept.append(rest.any())
+    return kept
+
+
 @pytest.mark.parametrize(
     "mode, dtype, flush",
     [("function", "float32", True), ("function", "float16", False), ("eager", "float16", True)],
 )
 def test_what_workers_keep_becomes_their_nodes_and_back(here, mode, dtype, flush):
-    p, rank = here.topology.num_workers, here.topology.rank
+    p = here.topology.num_workers
     run = sparse_runs.Run(Piecewise(MIXED, unit="step", flush=flush), here, N, dtype)
-    step, data = run.step if mode == "function" else run.eager_step, sparse_runs.integers(3, p, N, STEPS)
-    sent = np.zeros(N)
-    for done, g in enumerate(data, 1):
-        sent += step(tf.constant(g[rank], dtype)).numpy()
-        kept = run.kept(N)
-        np.testing.assert_array_equal(sent + kept, data[:done].sum(axis=(0, 1)))
-        assert kept.any() == (p > 1 and not (flush and done == 6))
-
-
-def run_through(run, data):
-    """Whether anything is kept, by step; in each, what was sent and what is kept are everything."""
-    n, rank = data.shape[-1], run.collectives.topology.rank
-    sent, kept = np.zeros(n), []
-    for done, g in enumerate(data, 1):
-        sent += run.step(tf.constant(g[rank])).numpy()
-        rest = run.kept(n)
-        np.testing.assert_array_equal(sent + rest, data[:done].sum(axis=(0, 1)))
-        kept.append(rest.any())
-    return kept
+    step = run.step if mode == "function" else run.eager_step
+    kept = run_through(run, sparse_runs.integers(3, p, N, STEPS), lambda g: step(tf.cast(g, dtype)))
+    assert kept == [p > 1 and not (flush and number == 5) for number in range(STEPS)]
 
 
 def test_on_one_node_its_schemes_sum_exactly_what_workers_kept(topology):
@@ -186,15 +182,16 @@ def auto(here, density, dtype="float32"):
 
 def test_autos_schemes_follow_each_other(here):
     """Each after each, whatever it would choose."""
-    p, rank = here.topology.num_workers, here.topology.rank
     run, schemes = auto(here, 0.05)
     numbers = schemes.values()
     order = [second for first in numbers for both in numbers for second in (first, both)]
-    data, sent = sparse_runs.integers(3, p, N, len(order)), np.zeros(N)
-    for done, (number, g) in enumerate(zip(order, data, strict=True), 1):
-        run.variables[CHOICE].assign(number)
-        sent += run.step(tf.constant(g[rank])).numpy()
-        np.testing.assert_array_equal(sent + run.kept(N), data[:done].sum(axis=(0, 1)))
+    next_number = iter(order)
+
+    def step(gradient):
+        run.variables[CHOICE].assign(next(next_number))
+        return run.step(gradient)
+
+    run_through(run, sparse_runs.integers(3, here.topology.num_workers, N, len(order)), step)
 
 
 def test_what_float16_could_not_take_is_not_lost_when_the_nodes_scheme_returns(here):

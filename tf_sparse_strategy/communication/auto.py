@@ -102,8 +102,8 @@ class Auto(Switching):
         share = HiTopK().share(topology)
         if share.holders > 1:
             found += self._sparse()
-        if share.holders > 1 and share.shards > 1:
-            found.append(TopKAllGather(*self._options))
+            if share.shards > 1:
+                found.append(TopKAllGather(*self._options))
         return tuple(found)
 
     @property

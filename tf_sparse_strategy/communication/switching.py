@@ -69,19 +69,17 @@ class Switching(Communication):
         apart = any(scheme.sets_vectors_apart(topology) for scheme in self.schemes(topology))
         return apart and not self.applies_momentum(topology)
 
-    def _keeping(self, topology: Topology) -> list[Communication]:
-        return [scheme for scheme in self.schemes(topology) if scheme.keeps_residual]
-
     def in_use(self, state: State, topology: Topology) -> list[tuple[Communication, State]]:
         number = max(0, int(state[PHASE].numpy()))  # below 0 before the first step of a run
         scheme = self.schemes(topology)[number]
         return [(self, state), *scheme.in_use(State(_own(number, scheme, state)), topology)]
 
     def share(self, topology: Topology) -> Share:
-        shares = {scheme.share(topology) for scheme in self._keeping(topology)}
+        schemes = self.schemes(topology)
+        shares = {scheme.share(topology) for scheme in schemes if scheme.keeps_residual}
         if len(shares) > 1:  # what is a node's fits into its workers'
             return Share.per_worker(topology)
-        return shares.pop() if shares else self.schemes(topology)[0].share(topology)
+        return shares.pop() if shares else schemes[0].share(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = {}
