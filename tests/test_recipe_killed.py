@@ -15,16 +15,19 @@ from tests import failing_job, job
 from tests.lab_help import wait_until
 
 HOSTS, SWITCH = "localhost:1,127.0.0.1:1", 4  # two nodes, as far as Horovod can tell; an epoch
-RECIPE = ["--recipe=record", f"--phases=8:{SWITCH},12:4", f"--sparse_epochs={SWITCH}", "--pto=on"]
+RECIPE = ["--recipe=record", f"--sparse_epochs={SWITCH}", "--pto=on", "--resume", "--nocheck"]
+# Images of one size: Keras gives up static shapes at a second, a new job traces it with them, and the large
+# rate would make a few percent of the last bits' difference.
+ALIKE = f"8:{SWITCH},8:4"
+LARGER = f"8:{SWITCH},12:4"
+OTHER = 0.1  # what the residual's loss changes at least, in norms
 SIGKILL = -9
-# Large rates amplify the last bits; 0.04 and 0.17 have been seen.
-ALIKE, OTHER = 0.08, 0.12
 RESIDUAL = "residual/.ATTRIBUTES/py_state"
 
 
-def command(directory):
+def command(directory, phases=ALIKE):
     program = [sys.executable, "-m", "examples.digits.main", f"--output_dir={directory}"]
-    return [*program, *RECIPE, "--resume", "--nocheck"]
+    return [*program, *RECIPE, f"--phases={phases}"]
 
 
 def by_horovodrun(directory):
@@ -69,8 +72,10 @@ def killed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("killed")
     with open(directory / "output", "w") as output:
         pipes = {"stdout": output, "stderr": output}
-        with job.started(HOSTS, command(directory), failing_job.ENVIRONMENT, **pipes) as workers:
-            # Images of another size are traced first: the next epoch takes seconds.
+        with job.started(
+            HOSTS, command(directory, LARGER), failing_job.ENVIRONMENT, **pipes
+        ) as workers:
+            # Larger images, of which it learns nothing any more, are traced first: that takes seconds.
             assert wait_until(lambda: saved(directory)[1] >= SWITCH, failing_job.STARTING)
             workers[1].kill()
             assert workers[0].wait(failing_job.WITHIN) == failing_job.PYTHON_ERROR
@@ -120,7 +125,7 @@ def goes_on(directory):
 def test_horovodrun_goes_on_as_if_nothing_had_happened(killed, whole, tmp_path):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     assert apart(weights(tmp_path), whole) > 0.3
-    assert apart(goes_on(tmp_path), whole) < ALIKE
+    assert apart(goes_on(tmp_path), whole) == 0
 
 
 def test_weights_are_others_without_what_was_not_sent(killed, whole, tmp_path):
