@@ -17,7 +17,7 @@ from absl import logging
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.slices import whole_shape
 
-# Bytes that are broadcast at once: what one operation sends must arrive within Gloo's time limit.
+# Bytes that are sent at once: what one operation sends must arrive within Gloo's time limit.
 PIECE = 64 << 20
 _SHOWN = 5  # differences
 _SAME_MODEL = "Build the same model, in the same order, on all workers."

@@ -140,7 +140,10 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
         _leave_to_the_chief(filepath)
         tables.send_tables(model)
         return None
-    with extended.alone(), saving.whole_file(filepath) as target, tables.saving_tables(model):
+    # tf_keras itself asks before it replaces a file, which it must find then.
+    asks = kwargs.get("overwrite", args[0] if args else True) is False and os.path.isfile(filepath)
+    file = contextlib.nullcontext(filepath) if asks else saving.whole_file(filepath)
+    with extended.alone(), file as target, tables.saving_tables(model):
         return original(model, target, *args, **kwargs)
 
 

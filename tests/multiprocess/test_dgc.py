@@ -114,6 +114,8 @@ def test_fit_with_sgd_alone(keras, comm, topology):
         for wrong in (keras.optimizers.Adam, lambda: keras.optimizers.SGD(0.05, momentum=0.9)):
             with pytest.raises(ValueError, match="applies momentum itself"):
                 fit(wrong)
+        with pytest.raises(ValueError, match=r"clipvalue=1.0 would cut off.*DGC\(clip_norm="):
+            fit(lambda: keras.optimizers.SGD(0.05, clipvalue=1.0))
         _, model, history = fit(lambda: keras.optimizers.SGD(0.05))
         for weight in model.get_weights():
             oracle.assert_identical(comm, weight)

@@ -55,7 +55,7 @@ def test_beyond_the_limit_a_step_is_dense(here):
     np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
 
 
-def test_an_exact_sum_that_overflows_is_not_taken(here):
+def test_an_exact_sum_that_overflows_is_not_taken(here, capfd):
     """Each worker keeps a number, of which the sum is Inf: kept, they would be NaN for ever."""
     p, rank = here.topology.num_workers, here.topology.rank
     if p != 2:  # on a node of its own each
@@ -66,6 +66,8 @@ def test_an_exact_sum_that_overflows_is_not_taken(here):
     for sent in (gradient, np.ones(N, np.float32)):
         assert np.isfinite(run.step(tf.constant(sent))).all()
     assert run.variables[EPS].numpy() == np.inf
+    told = "nothing is done about it, for the exact sum is not finite"
+    assert capfd.readouterr().err.count(told) == (rank == 0)
     assert np.isfinite(run.variables["residual"]).all() and run.variables["residual"].numpy()[-1] > 1e38
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, placed, step
-from tf_sparse_strategy import communication
+from tf_sparse_strategy import communication, memory
 from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
@@ -63,6 +63,18 @@ def test_every_bit_comes_back(comm, topology, variables, scheme, when):
         np.testing.assert_array_equal(one.reshape(-1).view(np.int32), two.reshape(-1).view(np.int32))
     np.testing.assert_array_equal(onward, again)
     assert not any(record["arrays"] for record in other.memory._restored), "all workers' are not held on to"
+
+
+def test_what_is_long_is_gathered_in_pieces(comm, topology, variables, monkeypatch):
+    """Of 17 numbers of a worker at most, with those of all alike: Gloo gives each operation a minute."""
+    here = apart(topology)
+    reducer = GradientReducer(HiTopK(0.1), here, bucket_bytes=1 << 20)
+    step(reducer, variables, topology, 0)
+    whole, calls = reducer.memory.serialize(), here.traffic()[0]
+    monkeypatch.setattr(memory, "PIECE", 17 * 4 * topology.num_workers)
+    assert reducer.memory.serialize() == whole
+    if topology.num_workers > 1:
+        assert here.traffic()[0] - calls > len(reducer.memory.buckets)
 
 
 def test_steps_are_counted_on_when_a_phase_is_added(comm, topology, variables):

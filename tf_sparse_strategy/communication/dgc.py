@@ -83,6 +83,13 @@ class DGC(HiTopK):
                 f"communication=DGC(...) applies momentum itself; the optimizer is {name} with "
                 f"momentum={momentum}. Use keras.optimizers.SGD(learning_rate), without momentum, or HiTopK."
             )
+        clipping = ("clipnorm", "global_clipnorm", "clipvalue")
+        told = [f"{name}={limit}" for name in clipping if (limit := getattr(optimizer, name)) is not None]
+        if told:
+            raise ValueError(
+                f"communication=DGC(...): the optimizer's {', '.join(told)} would cut off what has waited. "
+                "Use DGC(clip_norm=...), which clips before, or HiTopK."
+            )
 
     def applies_momentum(self, topology: Topology) -> bool:
         return True

@@ -151,19 +151,24 @@ class Guarded(Switching):
         eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
         # Workers act alike, also where they add up in another order, with another number of threads.
         eps = collectives.all_reduce(eps, op="max", purpose="guard")
+        # Not where finite parts add up to Inf, of which no residual would recover.
+        finite = all_finite(both[0])
         if collectives.topology.rank == 0:
-            tf.cond(eps > self.limit, lambda: self._tell(eps, n, state, collectives.topology), lambda: None)
+            tf.cond(
+                eps > self.limit,
+                lambda: self._tell(eps, n, state, finite, collectives.topology),
+                lambda: None,
+            )
         kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
         if self.action != "dense":
             return summed, kept, eps
-        # Not where finite parts add up to Inf, of which no residual would recover.
-        beyond = tf.logical_and(eps > self.limit, all_finite(both[0]))
+        beyond = tf.logical_and(eps > self.limit, finite)
         if RESIDUAL not in state:
             return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps
         values, left = residual.hand_out(both[0], bucket.dtype, share)
         return tf.where(beyond, values, summed), tf.where(beyond, left, kept), eps
 
-    def _tell(self, eps, n: int, state, topology: Topology) -> None:
+    def _tell(self, eps, n: int, state, finite, topology: Topology) -> None:
         def tell(*done):
             found = "WARNING: Guarded: eps is", eps, "and its limit", self.limit, "for", n, "elements;"
             tf.print(*found, *done)
@@ -171,7 +176,11 @@ class Guarded(Switching):
         if self.action == "warn":
             tell("nothing is done about it")
         elif self.action == "dense":
-            tell("this step is summed exactly")
+            tf.cond(
+                finite,
+                lambda: tell("this step is summed exactly"),
+                lambda: tell("nothing is done about it, for the exact sum is not finite"),
+            )
         else:
             densities = [scheme.density for scheme in self.schemes(topology)]
             raised = tf.minimum(state[LEVEL] + 1, len(densities) - 1)

@@ -25,7 +25,8 @@ class Piecewise(Switching):
     sparse phase. Costs what the current phase costs.
 
     When not to use it: to ramp up the learning rate, or anything but communication. In a loop of your
-    own only `unit="step"` counts; epochs are those of Keras's `fit`.
+    own only `unit="step"` counts; epochs are those of Keras's `fit`, which counts anew in each call
+    unless told its `initial_epoch`.
 
     Args:
       phases: (start, scheme) pairs, starts ascending from 0. Where some keep residuals per node (HiTopK,
@@ -36,6 +37,7 @@ class Piecewise(Switching):
 
     Raises:
       ValueError: `phases` or `unit` is not as described.
+      TypeError: a phase's scheme is not a `Communication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -60,6 +62,11 @@ class Piecewise(Switching):
                 "later than the one before, e.g. [(0, HiTopK(0.01)), (13, Torus2D())]."
             )
         for _, scheme in self.phases:
+            if not isinstance(scheme, Communication):
+                raise TypeError(
+                    f"Piecewise(phases=...): {scheme!r} is not a Communication; give an instance, e.g. "
+                    "HiTopK(0.01)."
+                )
             if type(scheme).prepare is not Communication.prepare:
                 raise ValueError(
                     f"Piecewise(phases=...): {scheme!r} chooses by itself, for the whole training. Give it "

@@ -19,9 +19,9 @@ class TopKAllGather(HiTopK):
     One collective, an all-gather of 4 w (P-1) bytes per worker along the ring, w words in a message
     (2K+1 with the defaults). The residuals take G times the memory of `HiTopK`'s.
 
-    When not to use it: wherever several workers share a machine, or there are many of them: a link
-    carries P messages of density N entries, that of `HiTopK` M. It is the simplest, and the least
-    latency for few, small buckets.
+    When not to use it: where bytes decide, as several workers share a slow link, or there are many of
+    them: a link carries P messages of density N entries, that of `HiTopK` M. It has the least latency, and
+    is ahead for small vectors, low densities and on few nodes with fast links.
 
     Args:
       density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
