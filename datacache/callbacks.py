@@ -30,7 +30,8 @@ class Resume(_Callback):
 
     The position is one number, the steps done: with the dataset's arguments it says which batches follow.
     With them resumed training equals an uninterrupted one bit for bit, where the model's operations repeat:
-    Keras 3's Dropout does, tf_keras's and what draws from a global seed do not.
+    Keras 3's Dropout does, tf_keras's and what draws from a global seed do not, nor do sums of more than two
+    workers in several buckets (docs/communication.md).
 
     Args:
       directory: for checkpoints; the last two are kept.

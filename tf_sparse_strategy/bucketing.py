@@ -55,6 +55,10 @@ class BucketSpec:
         return self.tensors[0].dtype
 
     @property
+    def has_small_vectors(self) -> bool:
+        return any(tensor.is_small_vector for tensor in self.tensors)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Elements of each tensor, in the bucket's order."""
         return tuple(tensor.size for tensor in self.tensors)

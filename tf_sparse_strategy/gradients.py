@@ -69,8 +69,10 @@ class GradientReducer:
         if has_nothing_to_add:
             self.memory.looks_for_none = True
             return reduced
-        exact_vectors = self.scheme.sets_vectors_apart(self._collectives.topology)
-        plan = BucketPlan.build([_spec(g, v) for _, g, v in dense], self._bucket_bytes, exact_vectors)
+        specs = [_spec(gradient, variable) for _, gradient, variable in dense]
+        n = sum(spec.size for spec in specs)
+        exact_vectors = self.scheme.sets_vectors_apart(self._collectives.topology, n)
+        plan = BucketPlan.build(specs, self._bucket_bytes, exact_vectors)
         states = self.memory.of(plan)
         due = None if self.probe is None else self.probe.due()
         for bucket, state in zip(plan.buckets, states, strict=True):

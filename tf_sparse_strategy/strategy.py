@@ -32,8 +32,9 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       communication: how gradients are summed: the name of a scheme of `tss.communication` in lower case, such
         as "dense" (default), "torus2d" or "auto", or an instance.
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
-        are on their way while the first layers still compute. Default 32 MiB: smaller buckets start
-        earlier, but each waits for all workers to be ready (benchmarks/dense_training).
+        are on their way while the first layers still compute. Smaller buckets start earlier, but each
+        waits for all workers to be ready. Default 1 MiB for `Dense`, whose small buckets Horovod fuses
+        where they are ready together, 32 MiB for all others, whose buckets cost more messages.
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.

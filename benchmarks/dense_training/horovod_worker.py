@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -13,11 +14,12 @@ from benchmarks.training import horovods_gradient
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Dense
 
 # By name: how gradients are summed, and the size limit of a bucket, None for the default.
 VARIANTS = {
     "SparseStrategy(dense)": ("dense", None),
-    "SparseStrategy(dense), buckets of 2 MiB": ("dense", 2 << 20),
+    "SparseStrategy(dense), buckets of 32 MiB": ("dense", 32 << 20),
     "SparseStrategy(torus2d)": ("torus2d", None),
 }
 
@@ -25,10 +27,12 @@ VARIANTS = {
 def predicted(
     strategy: tss.SparseStrategy, bucket_bytes: int | None, model, links: cost_model.LinkModel
 ) -> float:
-    """Seconds of one step's reductions by the cost model; buckets one after the other."""
+    """Seconds of one step's reductions by the cost model; buckets one after the other, unless fused."""
     specs = [TensorSpec(i, tuple(v.shape), "float32", 4) for i, v in enumerate(model.trainable_variables)]
     scheme, topology = strategy.communication, strategy.topology
-    plan = BucketPlan.build(specs, bucket_bytes or scheme.bucket_bytes)
+    is_fused = isinstance(scheme, Dense) and os.environ.get("HOROVOD_FUSION_THRESHOLD") != "0"
+    limit = 4 * model.count_params() if is_fused else bucket_bytes or scheme.bucket_bytes
+    plan = BucketPlan.build(specs, limit)
     costs = [scheme.cost(bucket.num_elements, topology, links) for bucket in plan.buckets]
     return sum(cost.seconds for cost in costs)
 

@@ -20,7 +20,7 @@ from tf_sparse_strategy.communication.work import calibrated
 from tf_sparse_strategy.cost_model import LinkModel
 
 SUMS, PARTS = 3, 3
-SMALL = 1 << 20  # bytes
+SMALL, LARGE = 1 << 20, 32 << 20  # bytes
 
 
 def strategies(density: float) -> dict[str, tss.SparseStrategy]:
@@ -28,7 +28,7 @@ def strategies(density: float) -> dict[str, tss.SparseStrategy]:
     coded = ShardedTopK(density, wire_dtype="float16", index_coding="delta")
     return {
         names.DENSE: tss.SparseStrategy("dense"),
-        names.DENSE_SMALL: tss.SparseStrategy("dense", bucket_bytes=SMALL),
+        names.DENSE_LARGE: tss.SparseStrategy("dense", bucket_bytes=LARGE),
         names.TORUS: tss.SparseStrategy("torus2d"),
         names.DEAR: tss.SparseStrategy(overlap=tss.overlap.DeAR()),
         names.DEAR_SMALL: tss.SparseStrategy(overlap=tss.overlap.DeAR(fusion=SMALL)),

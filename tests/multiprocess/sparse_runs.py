@@ -31,7 +31,8 @@ def paired(topology):
 
 
 def bucket_of(n, dtype="float32"):
-    spec = TensorSpec("w", (n,), dtype, tf.as_dtype(dtype).size)
+    """Of a matrix, which no scheme sums exactly for being small."""
+    spec = TensorSpec("w", (n, 1), dtype, tf.as_dtype(dtype).size)
     return BucketPlan.build([spec], 1 << 40).buckets[0]
 
 

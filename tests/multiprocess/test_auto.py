@@ -11,6 +11,7 @@ from tests.multiprocess import oracle, sparse_runs
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, TopKAllGather, auto
 from tf_sparse_strategy.communication.auto import CHOICE
+from tf_sparse_strategy.gradients import GradientReducer
 
 N = 1001
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
@@ -137,13 +138,39 @@ def test_first_choices_are_told_with_their_reasons(here, caplog):
     assert not said or f"{N} elements" in said[0] and "predicted" in said[0]
 
 
+def test_buckets_are_small_where_dense_is_chosen(comm, topology):
+    """HiTopK's would start late, and Dense's cost hardly more for being small."""
+    for model, kind in ((SLOW, HiTopK), (FREE, Dense)):
+        expected = kind if topology.num_nodes > 1 else Dense
+        assert Auto(0.1, links=model).prepare(comm).bucket_bytes == expected.bucket_bytes
+    assert Dense.bucket_bytes < HiTopK.bucket_bytes == Auto().bucket_bytes
+
+
+def test_small_vectors_are_apart_only_where_others_are_sent_sparsely(here):
+    """One bucket more is one collective more; without it the vector's stays exact, whatever links become."""
+    matrix, vector = (tf.Variable(tf.ones(shape)) for shape in ([N, 1], [3]))
+    for first, then in ((SLOW, SLOW), (FREE, SLOW)):
+        scheme = Auto(0.05, links=first).prepare(here)
+        take(scheme, here, first)
+        reducer = GradientReducer(scheme, here, scheme.bucket_bytes)
+        summed = reducer.reduce([(tf.ones_like(v), v) for v in (matrix, vector)])[1]
+        np.testing.assert_array_equal(summed, 3 * [here.topology.num_workers])
+        buckets = [bucket for bucket, _ in reducer.memory.buckets]
+        sparse = first is SLOW and here.topology.num_workers > 1
+        assert [bucket.is_exact for bucket in buckets] == ([False, True] if sparse else [False])
+        take(scheme, here, then)
+        reducer.memory.begin_epoch(1)
+        chosen = names(scheme, here.topology)[int(reducer.memory.buckets[0][1][CHOICE])]
+        assert chosen.endswith("TopK") == sparse
+
+
 def test_fit_changes_its_choice_when_the_links_do(comm, topology, monkeypatch):
     """Measured before the first epoch and at the beginning of the second, which finds other links."""
     found = iter([SLOW, FREE])
 
     def measure(self, collectives):
         every = [next(found)] * len(self.schemes(collectives.topology))
-        return auto._Measured(every, 0.0, time.monotonic())
+        return auto._Measured(every, 0.0, time.monotonic(), Dense.bucket_bytes)
 
     monkeypatch.setattr(Auto, "_measure", measure)
     strategy, model, _ = sparse_runs.fit(keras, Auto(0.1, recheck=0.99), epochs=2)

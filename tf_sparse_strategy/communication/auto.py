@@ -35,6 +35,7 @@ class _Measured:
     models: Sequence[LinkModel]  # one for each scheme: they compute differently
     seconds: float  # the measurement took
     ended: float  # time.monotonic()
+    bucket_bytes: int  # the default of the scheme that is chosen for a large bucket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Auto(Switching):
     each worker's then, whatever is chosen, 4 N bytes instead of 4 N/G, and time to write it, which the model
     does not know; or for runs that must be repeatable to the bit, as measurements differ: give it `links`
     with their `selection` then. It predicts buckets one after the other, and does not know what hides behind
-    the computation, nor how much accuracy a density costs. Small vectors have a bucket of their own, which
-    always goes by `Dense`, and costs one collective more where `Dense` is chosen for all.
+    the computation, nor how much accuracy a density costs. Small vectors are always summed
+    exactly: in a bucket of their own where a sparse scheme would be chosen for all gradients together, else
+    with others in buckets that stay exact.
 
     Args:
       density: part of the elements that sparse schemes send, 0 < density <= 1.
@@ -117,19 +119,26 @@ class Auto(Switching):
     def keeps_residual(self) -> bool:
         return True
 
+    @property
+    def bucket_bytes(self) -> int:
+        """Those of `Dense`, which start sooner, where it would be chosen for larger ones, too."""
+        return super().bucket_bytes if self.measured is None else self.measured.bucket_bytes
+
     def prepare(self, collectives: Collectives) -> "Auto":
         return dataclasses.replace(self, measured=self._measure(collectives))
 
     def _measure(self, collectives: Collectives) -> _Measured:
         begin, schemes = time.monotonic(), self.schemes(collectives.topology)
         if len(schemes) == 1:  # there is nothing to choose
-            return _Measured([LinkModel(0.0, 0.0, 0.0, 0.0)], 0.0, begin)
+            return _Measured([LinkModel(0.0, 0.0, 0.0, 0.0)], 0.0, begin, schemes[0].bucket_bytes)
         links = self.links or link_measurement.measure(collectives)
         models = [links] * len(schemes)
         if not links.selection:  # which `tss doctor` does not measure
             models = [calibrated(links, scheme, collectives) for scheme in schemes]
+        large = Communication.bucket_bytes // 4
+        number, _ = choose(schemes, large, "float32", collectives.topology, models)
         end = time.monotonic()
-        return _Measured(models, end - begin, end)
+        return _Measured(models, end - begin, end, schemes[number].bucket_bytes)
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         if self.measured is None:
@@ -139,8 +148,20 @@ class Auto(Switching):
             logging.warning("%s elements of gradients go by %s", bucket.num_elements, reason)
         return {CHOICE: residual.variable(tf.constant(number, tf.int64))}
 
-    def _choose(self, bucket, topology, current=None) -> tuple[int, str]:
+    def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
+        """Not where an exact scheme is taken for all: one collective more would be for nothing."""
+        apart = super().sets_vectors_apart(topology, n)
+        if not apart or self.measured is None:
+            return apart
+        schemes = self.schemes(topology)
+        number, _ = choose(schemes, n, "float32", topology, self.measured.models)
+        return isinstance(schemes[number], SparseCommunication)
+
+    def _choose(self, bucket: BucketSpec, topology: Topology, current=None) -> tuple[int, str]:
         schemes, models = self.schemes(topology), self.measured.models
+        if bucket.has_small_vectors:  # they were not set apart
+            schemes = schemes[: sum(not isinstance(s, SparseCommunication) for s in schemes)]
+            models = models[: len(schemes)]
         return choose(schemes, bucket.num_elements, bucket.dtype, topology, models, current)
 
     def _now(self, state: State) -> tf.Tensor:
@@ -202,8 +223,11 @@ def choose(
       >>> choose([Dense(), HiTopK(0.01)], 1_000_000, "float32", Topology((0, 1), 0), [slow] * 2)[0]
       1
     """
+    # `cost` is that of float32, in which sparse schemes send; exact ones send the bucket's own dtype.
+    in_float32 = -(-n * tf.as_dtype(dtype).size // 4)
     seconds = [
-        scheme.cost(n, topology, model).seconds for scheme, model in zip(schemes, models, strict=True)
+        scheme.cost(n if isinstance(scheme, SparseCommunication) else in_float32, topology, model).seconds
+        for scheme, model in zip(schemes, models, strict=True)
     ]
     sparse = [
         i

@@ -54,9 +54,14 @@ class Communication(abc.ABC):
         del topology
         return False
 
-    def sets_vectors_apart(self, topology: Topology) -> bool:
-        """Whether small vectors are to have buckets of their own, summed by `Dense`: this drops entries."""
-        del topology
+    def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
+        """Whether small vectors are to have buckets of their own, summed by `Dense`: this drops entries.
+
+        Args:
+          topology: of any worker.
+          n: elements of all gradients.
+        """
+        del topology, n
         return False
 
     @property

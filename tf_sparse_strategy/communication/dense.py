@@ -30,6 +30,9 @@ class Dense(Communication):
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
     """
 
+    # Horovod fuses those that are ready together, so that small ones start early and cost little.
+    bucket_bytes = 1 << 20
+
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
         return collectives.all_reduce(bucket, purpose="gradients")
 

@@ -60,7 +60,7 @@ class SparseCommunication(Communication):
     def keeps_residual(self) -> bool:
         return self.error_feedback and not self._sends_all
 
-    def sets_vectors_apart(self, topology: Topology) -> bool:
+    def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
         drops = self.share(topology).holders > 1 and not self._sends_all
         return drops and not self.applies_momentum(topology)
 

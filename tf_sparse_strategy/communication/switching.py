@@ -65,8 +65,8 @@ class Switching(Communication):
     def applies_momentum(self, topology: Topology) -> bool:
         return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
 
-    def sets_vectors_apart(self, topology: Topology) -> bool:
-        apart = any(scheme.sets_vectors_apart(topology) for scheme in self.schemes(topology))
+    def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
+        apart = any(scheme.sets_vectors_apart(topology, n) for scheme in self.schemes(topology))
         return apart and not self.applies_momentum(topology)
 
     def in_use(self, state: State, topology: Topology) -> list[tuple[Communication, State]]:

@@ -14,8 +14,8 @@ class WaitFree:
         update:     weights = optimizer(weights, g)
 
     That is what a strategy without `overlap` does in buckets of `bucket_bytes`: another name of it, with
-    `DeAR`'s name and default of a bucket's size. Bytes per worker: those of `communication`, all of which
-    must hide behind the backward pass.
+    `DeAR`'s name and default of a bucket's size (`Dense`'s own is smaller). Bytes per worker: those of
+    `communication`, all of which must hide behind the backward pass.
 
     When not to use it: where the sum takes longer than the backward pass, half of it can hide behind the
     forward pass as well (`DeAR`). Works with all communication, optimizers and Kerases.
