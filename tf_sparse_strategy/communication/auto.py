@@ -37,6 +37,10 @@ class _Measured:
     ended: float  # time.monotonic()
     bucket_bytes: int  # the default of the scheme that is chosen for a large bucket
 
+    def __post_init__(self):
+        # Buckets are planned by these, whatever is found later: residuals belong to a plan.
+        self.planned = self.models
+
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Switching):
@@ -154,7 +158,7 @@ class Auto(Switching):
         if not apart or self.measured is None:
             return apart
         schemes = self.schemes(topology)
-        number, _ = choose(schemes, n, "float32", topology, self.measured.models)
+        number, _ = choose(schemes, n, "float32", topology, self.measured.planned)
         return isinstance(schemes[number], SparseCommunication)
 
     def _choose(self, bucket: BucketSpec, topology: Topology, current=None) -> tuple[int, str]:
