@@ -155,9 +155,10 @@ def test_small_vectors_are_apart_only_where_others_are_sent_sparsely(here):
         reducer = GradientReducer(scheme, here, scheme.bucket_bytes)
         pairs = [(tf.ones_like(v), v) for v in (matrix, vector)]
         np.testing.assert_array_equal(reducer.reduce(pairs)[1], 3 * [here.topology.num_workers])
+        if here.topology.num_workers == 1:  # which has nothing to send
+            continue
         buckets = [bucket for bucket, _ in reducer.memory.buckets]
-        sparse = first is SLOW and here.topology.num_workers > 1
-        assert [bucket.is_exact for bucket in buckets] == ([False, True] if sparse else [False])
+        assert [bucket.is_exact for bucket in buckets] == ([False, True] if first is SLOW else [False])
         take(scheme, here, then)
         reducer.memory.begin_epoch(1)
         reducer.reduce(pairs)
