@@ -83,6 +83,12 @@ def _differences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
+def pieces(flat: tf.Tensor, senders: int = 1) -> list[tf.Tensor]:
+    """Cuts `flat` [N] into what so many workers can send to one at once; at least one piece."""
+    most = max(1, PIECE // (senders * flat.dtype.size))
+    return [flat[first : first + most] for first in range(0, max(1, flat.shape[0]), most)]
+
+
 def broadcast_same(name: str, value: tf.Tensor, collectives: Collectives) -> tf.Tensor:
     """Rank 0's initial value of the variable `name`. Collective.
 
@@ -90,13 +96,11 @@ def broadcast_same(name: str, value: tf.Tensor, collectives: Collectives) -> tf.
       ValueError: the workers create different variables.
     """
     try:
-        total, most = value.shape.num_elements() or 0, PIECE // value.dtype.size
-        if total <= most:
+        parts = pieces(tf.reshape(value, [-1]))
+        if len(parts) == 1:  # with its shape, which may differ
             return collectives.broadcast(value, purpose="initial_value")
-        flat = tf.reshape(value, [-1])
-        pieces = (flat[first : first + most] for first in range(0, total, most))
-        parts = [collectives.broadcast(piece, purpose="initial_value") for piece in pieces]
-        return tf.reshape(tf.concat(parts, axis=0), value.shape)
+        sent = [collectives.broadcast(part, purpose="initial_value") for part in parts]
+        return tf.reshape(tf.concat(sent, axis=0), value.shape)
     except tf.errors.FailedPreconditionError:
         fact = f"{name!r} {value.shape.as_list()} {value.dtype.name}"
         require_same({"variable being created": fact}, collectives, _SAME_MODEL)

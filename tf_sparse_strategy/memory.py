@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import resharding
-from tf_sparse_strategy.agreement import PIECE
+from tf_sparse_strategy.agreement import pieces
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -148,13 +148,11 @@ class Memory(tf.train.experimental.PythonState):
         """[P, ...] on rank 0: every worker's value, in rank order."""
         workers = self._collectives.topology.num_workers
         to_chief = [1] + [0] * (workers - 1)
-        flat = tf.reshape(held, [1, -1])
-        total, most = flat.shape[1], max(1, PIECE // (workers * held.dtype.size))
-        pieces = [
-            self._collectives.all_to_all(flat[:, begin : begin + most], to_chief, purpose="memory")[0]
-            for begin in range(0, max(1, total), most)
+        parts = [
+            self._collectives.all_to_all(part[tf.newaxis], to_chief, purpose="memory")[0]
+            for part in pieces(tf.reshape(held, [-1]), senders=workers)
         ]
-        rows = np.concatenate(pieces, axis=1)
+        rows = np.concatenate(parts, axis=1)
         return rows.reshape([len(rows), *held.shape])
 
     def _unclaimed(self) -> list[dict[str, Any]]:

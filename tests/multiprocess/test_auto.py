@@ -173,7 +173,7 @@ def test_fit_changes_its_choice_when_the_links_do(comm, topology, monkeypatch):
 
     def measure(self, collectives):
         every = [next(found)] * len(self.schemes(collectives.topology))
-        return auto._Measured(every, 0.0, time.monotonic(), Dense.bucket_bytes)
+        return auto._Measured(collectives.topology, every, 0.0, time.monotonic())
 
     monkeypatch.setattr(Auto, "_measure", measure)
     strategy, model, _ = sparse_runs.fit(keras, Auto(0.1, recheck=0.99), epochs=2)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, placed, step
-from tf_sparse_strategy import communication, memory
+from tf_sparse_strategy import agreement, communication
 from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
@@ -71,7 +71,7 @@ def test_what_is_long_is_gathered_in_pieces(comm, topology, variables, monkeypat
     reducer = GradientReducer(HiTopK(0.1), here, bucket_bytes=1 << 20)
     step(reducer, variables, topology, 0)
     whole, calls = reducer.memory.serialize(), here.traffic()[0]
-    monkeypatch.setattr(memory, "PIECE", 17 * 4 * topology.num_workers)
+    monkeypatch.setattr(agreement, "PIECE", 17 * 4 * topology.num_workers)
     assert reducer.memory.serialize() == whole
     if topology.num_workers > 1:
         assert here.traffic()[0] - calls > len(reducer.memory.buckets)

@@ -32,10 +32,10 @@ STAY = 0.9  # and a change is to bring as much, or predictions that differ by no
 class _Measured:
     """What was found out about the cluster; renewed while training."""
 
+    topology: Topology
     models: Sequence[LinkModel]  # one for each scheme: they compute differently
     seconds: float  # the measurement took
     ended: float  # time.monotonic()
-    bucket_bytes: int  # the default of the scheme that is chosen for a large bucket
 
     def __post_init__(self):
         # Buckets are planned by these, whatever is found later: residuals belong to a plan.
@@ -65,9 +65,9 @@ class Auto(Switching):
     each worker's then, whatever is chosen, 4 N bytes instead of 4 N/G, and time to write it, which the model
     does not know; or for runs that must be repeatable to the bit, as measurements differ: give it `links`
     with their `selection` then. It predicts buckets one after the other, and does not know what hides behind
-    the computation, nor how much accuracy a density costs. Small vectors are always summed
-    exactly: in a bucket of their own where a sparse scheme would be chosen for all gradients together, else
-    with others in buckets that stay exact.
+    the computation, nor how much accuracy a density costs. Small vectors are always summed exactly: in a
+    bucket of their own where a sparse scheme would be chosen for all gradients together, else with others in
+    buckets that stay exact.
 
     Args:
       density: part of the elements that sparse schemes send, 0 < density <= 1.
@@ -126,7 +126,8 @@ class Auto(Switching):
     @property
     def bucket_bytes(self) -> int:
         """Those of `Dense`, which start sooner, where it would be chosen for larger ones, too."""
-        return super().bucket_bytes if self.measured is None else self.measured.bucket_bytes
+        large = Communication.bucket_bytes
+        return large if self.measured is None else self._planned(large // 4).bucket_bytes
 
     def prepare(self, collectives: Collectives) -> "Auto":
         return dataclasses.replace(self, measured=self._measure(collectives))
@@ -134,15 +135,13 @@ class Auto(Switching):
     def _measure(self, collectives: Collectives) -> _Measured:
         begin, schemes = time.monotonic(), self.schemes(collectives.topology)
         if len(schemes) == 1:  # there is nothing to choose
-            return _Measured([LinkModel(0.0, 0.0, 0.0, 0.0)], 0.0, begin, schemes[0].bucket_bytes)
+            return _Measured(collectives.topology, [LinkModel(0.0, 0.0, 0.0, 0.0)], 0.0, begin)
         links = self.links or link_measurement.measure(collectives)
         models = [links] * len(schemes)
         if not links.selection:  # which `tss doctor` does not measure
             models = [calibrated(links, scheme, collectives) for scheme in schemes]
-        large = Communication.bucket_bytes // 4
-        number, _ = choose(schemes, large, "float32", collectives.topology, models)
         end = time.monotonic()
-        return _Measured(models, end - begin, end, schemes[number].bucket_bytes)
+        return _Measured(collectives.topology, models, end - begin, end)
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         if self.measured is None:
@@ -157,16 +156,19 @@ class Auto(Switching):
         apart = super().sets_vectors_apart(topology, n)
         if not apart or self.measured is None:
             return apart
-        schemes = self.schemes(topology)
-        number, _ = choose(schemes, n, "float32", topology, self.measured.planned)
-        return isinstance(schemes[number], SparseCommunication)
+        return isinstance(self._planned(n), SparseCommunication)
+
+    def _planned(self, n: int) -> Communication:
+        """What would be chosen for `n` elements, by which buckets are planned."""
+        known = self.measured
+        schemes = self.schemes(known.topology)
+        return schemes[choose(schemes, n, "float32", known.topology, known.planned)[0]]
 
     def _choose(self, bucket: BucketSpec, topology: Topology, current=None) -> tuple[int, str]:
         schemes, models = self.schemes(topology), self.measured.models
-        if bucket.has_small_vectors:  # they were not set apart
-            schemes = schemes[: sum(not isinstance(s, SparseCommunication) for s in schemes)]
-            models = models[: len(schemes)]
-        return choose(schemes, bucket.num_elements, bucket.dtype, topology, models, current)
+        # Small vectors that were not set apart keep their bucket exact.
+        is_exact = bucket.has_small_vectors
+        return choose(schemes, bucket.num_elements, bucket.dtype, topology, models, current, is_exact)
 
     def _now(self, state: State) -> tf.Tensor:
         return state[CHOICE].read_value()
@@ -208,6 +210,7 @@ def choose(
     topology: Topology,
     models: Sequence[LinkModel],
     current: int | None = None,
+    is_exact: bool = False,
 ) -> tuple[int, str]:
     """Which scheme is to sum a bucket. Pure.
 
@@ -218,6 +221,7 @@ def choose(
       topology: of any worker.
       models: for each scheme the one that predicts it.
       current: the number of the scheme in use; another must gain enough to take its place.
+      is_exact: whether nothing may be dropped, so that sparse schemes are not chosen.
 
     Returns:
       (the number of the chosen one, the reason in words).
@@ -236,7 +240,9 @@ def choose(
     sparse = [
         i
         for i, scheme in enumerate(schemes)
-        if isinstance(scheme, SparseCommunication) and scheme.pays(n, dtype, scheme.share(topology))
+        if isinstance(scheme, SparseCommunication)
+        and not is_exact
+        and scheme.pays(n, dtype, scheme.share(topology))
     ]
     exact = [i for i, scheme in enumerate(schemes) if not isinstance(scheme, SparseCommunication)]
     best = min(exact, key=seconds.__getitem__)
