@@ -4,7 +4,7 @@ import statistics
 
 from benchmarks import report
 
-SPEED = {"LM": 2.4, "NMT": 1.25}  # goals, times as fast as the best other way
+SPEED = {"LM": 2.4, "LM, real text": 2.4, "NMT": 1.25}  # goals, times as fast as the best other way
 WORKERS = 8  # for which they hold
 BYTES = 1.1
 EXCHANGED = 4  # times the distinct rows: they and their gradients, as they are and on the wire
@@ -43,7 +43,7 @@ def _goals(results: dict) -> str:
         what = f"{job['setting']}: bytes, of 2 (P-1)/P u D s and the ids"
         rows.append([what, f"≤ {BYTES}", sent, sent <= BYTES])
         most = _megabytes(job) / WORKERS + EXCHANGED * job["distinct"] * job["columns"] * 4 / 1e6
-        share = max(held["training"]) / 1e6 / most
+        share = max(held["making"] + held["training"]) / 1e6 / most
         what = f"{job['setting']}: memory, of table / P and {EXCHANGED} times the distinct rows looked up"
         rows.append([what, "≤ 1", share, share <= 1])
     rows = [[what, goal, f"{found:.2f}", report.said(reached)] for what, goal, found, reached in rows]
@@ -55,14 +55,15 @@ def _memory(held: list[dict]) -> str:
     rows = []
     for job in held:
         workers = len(job["training"])
-        peaks = [f"{max(job[when]) / 1e6:.0f}" for when in ("making", "training")]
+        peaks = [f"{max(job[when]) / 1e6:.0f}" for when in ("making", "training", "kept")]
         sizes = [f"{_megabytes(job):.0f}", f"{_megabytes(job) / workers:.0f}"]
         rows.append([f"{job['setting']}, {workers} workers", *sizes, *peaks])
-    header = ["MB", "table", "table / P", "being made", "in training"]
+    header = ["MB", "table", "table / P", "being made", "in training", "with what glibc keeps"]
     text = (
         "By how much the memory of a worker rose at most, while the divided table was made and then while it "
         "was trained, less what the same steps take with a table of a few rows: their program and the looked "
-        "up rows; with `TF_ENABLE_ONEDNN_OPTS=0`, or TensorFlow would keep for itself what is freed."
+        "up rows; with `TF_ENABLE_ONEDNN_OPTS=0` and `MALLOC_MMAP_THRESHOLD_=1048576`, or TensorFlow and "
+        "glibc would keep for themselves what is freed. The last column is in training without the latter."
     )
     return f"{text}\n\n{report.table(header, rows)}"
 
