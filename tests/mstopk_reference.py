@@ -12,10 +12,14 @@ def keys(x: np.ndarray) -> np.ndarray:
     return (x.view(bits) & bits(np.iinfo(bits).max >> 1)).astype(np.int64)
 
 
+def by_magnitude(x: np.ndarray, k: int) -> np.ndarray:
+    """Indices of the k largest |x| along the last axis, by falling magnitude, ties by rising index."""
+    return np.argsort(-keys(x), axis=-1, kind="stable")[..., :k]
+
+
 def top_k(x: np.ndarray, k: int) -> np.ndarray:
-    """Indices of the k largest |x| along the last axis, ties to the lowest, ascending."""
-    order = np.argsort(-keys(x), axis=-1, kind="stable")[..., :k]
-    return np.sort(order, axis=-1)
+    """The same, ascending."""
+    return np.sort(by_magnitude(x, k), axis=-1)
 
 
 def adversarial(name: str, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -17,6 +17,8 @@ import pytest
 from horovod.runner.common.util.hosts import parse_hosts
 from horovod.runner.launch import parse_args
 
+from tests.thorough import thorough
+
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = ROOT / "examples" / "convert"
 GUIDE = (ROOT / "docs" / "convert_your_script.md").read_text()
@@ -152,6 +154,7 @@ def test_two_workers_train_as_one_process(tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
+# What others' programs do, as the guide says, changes with their versions: `make check`.
 # What each raises with Keras 3.
 CALLBACKS = {
     "hvd.callbacks.BroadcastGlobalVariablesCallback(0)": "AttributeError: ",
@@ -170,6 +173,7 @@ def horovods(tmp_path, callbacks: str) -> pathlib.Path:
     return script
 
 
+@thorough
 @pytest.mark.parametrize("callback", CALLBACKS)
 def test_callbacks_of_horovods_script_fail_with_keras_3(callback, tmp_path):
     """Its own, and Keras's that saves the wrapped optimizer."""
@@ -178,6 +182,7 @@ def test_callbacks_of_horovods_script_fail_with_keras_3(callback, tmp_path):
     assert ended.stderr.splitlines()[-1].startswith(CALLBACKS[callback])
 
 
+@thorough
 def test_horovods_workers_train_alone_with_keras_3(tmp_path):
     """Without callbacks they end with weights of their own: the wrapper sums no gradients."""
     result = run(horovods(tmp_path, ""), str(HOROVODRUN), "--gloo", "-np", "2")
@@ -185,6 +190,7 @@ def test_horovods_workers_train_alone_with_keras_3(tmp_path):
     assert len(set(re.findall(r"weights (\S+)", result.stdout))) == 2
 
 
+@thorough
 def test_horovods_workers_train_as_one_with_tf_keras(tmp_path):
     """As the guide says: with another import, without a callback, with a line in the environment."""
     script = horovods(tmp_path, "*callbacks")
@@ -234,6 +240,7 @@ def mirrored(tmp_path):
     return both
 
 
+@thorough
 def test_mirroreds_script_fails_with_keras_3(mirrored):
     """Its `fit` takes the first batch of a strategy with several workers for a tensor."""
     for ended in mirrored("", ""):
@@ -241,6 +248,7 @@ def test_mirroreds_script_fails_with_keras_3(mirrored):
         assert "ValueError: Attempt to convert a value (PerReplica:" in ended.stderr
 
 
+@thorough
 def test_mirroreds_script_trains_with_tf_keras(mirrored):
     first, second = mirrored("import keras\n", "import tf_keras as keras\n")
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr

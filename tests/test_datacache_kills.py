@@ -17,9 +17,9 @@ from datacache import command, order
 from datacache import local as local_level
 from datacache.callbacks import Resume
 from tests import datacache_help as help_
+from tests.thorough import thorough
 
 pytest_plugins = ("tests.datacache_fixtures",)
-POINTS = 200
 SAMPLES = 300  # of the store that is filled: so many that it takes as long as starting does
 KILLED_FITS = 10
 BATCH = 15
@@ -115,7 +115,8 @@ def trained(cache, epochs: int, saved=None) -> list[np.ndarray]:
 
 
 @pytest.mark.timeout(600)
-def test_killed_at_random_points(tmp_path, shm):
+@pytest.mark.parametrize("points", [60, pytest.param(200, marks=thorough)])
+def test_killed_at_random_points(tmp_path, shm, points):
     """A process that copies, indexes and fills is killed at any moment; the next goes on with what is there.
 
     Between kills something is taken away at random, so that there is always something to write.
@@ -126,7 +127,7 @@ def test_killed_at_random_points(tmp_path, shm):
     chance = random.Random(1)
     parent = started(FORKED, pattern, shm, local, SAMPLES)
     half_filled = longest = 0
-    for point in range(POINTS):
+    for point in range(points):
         child = forked(parent, point)
         if not longest:
             longest = 1.2 * seconds_to_fill(shm)
@@ -152,7 +153,7 @@ def test_killed_at_random_points(tmp_path, shm):
             assert command.main(verify) == 0, point
     parent.stdin.close()
     assert parent.wait(timeout=60) == 0
-    assert half_filled > POINTS // 5  # it was killed while it worked
+    assert half_filled > points // 5  # it was killed while it worked
     cache = help_.cache(pattern, shm, local, version="v")
     assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
     assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests import failing_job
+from tests.thorough import thorough
 from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine
 from tf_sparse_strategy.watchdog import EXIT_CODE
 
@@ -51,12 +52,14 @@ def test_a_node_cut_off(lab, tmp_path):
         check_blame(rank, EXIT_CODE, words, " s, nor does the machine")
 
 
+@thorough
 def test_a_killed_worker(lab, tmp_path):
     result = lab.run(program("kill", tmp_path), failing_job.ENVIRONMENT, grace=60)
     assert result.ranks[1].exit_code == KILLED
     check_blame(result.ranks[0], PYTHON_ERROR, "rank 1 (node1) ended without a word")
 
 
+@thorough
 def test_a_stopped_worker(lab, tmp_path):
     result = lab.run(program("stop", tmp_path), failing_job.ENVIRONMENT, grace=0)
     check_blame(

@@ -3,12 +3,13 @@
 import pytest
 
 from tests import failing_job
+from tests.thorough import thorough
 from tf_sparse_strategy.watchdog import EXIT_CODE
 
 SIGABRT = -6
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
+@pytest.mark.parametrize("guilty", [0, pytest.param(1, marks=thorough)])
 def test_a_stopped_worker(tmp_path, guilty):
     ended = failing_job.run(2, "stop", guilty, tmp_path)
     assert ended.pop(guilty).code is None
@@ -34,7 +35,7 @@ def test_a_worker_that_does_not_call(tmp_path):
     [
         ("result", "in _result: self.model.metrics[0].result()"),
         ("predict", "in _predict: self.model.predict(X, verbose=0)"),
-        ("variable", "in _variable: tf.Variable(1.0)"),
+        pytest.param("variable", "in _variable: tf.Variable(1.0)", marks=thorough),
     ],
 )
 def test_a_collective_call_on_rank_0_only(tmp_path, call, line):

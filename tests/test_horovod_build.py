@@ -19,6 +19,8 @@ import pytest
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousServer
 
+from tests.thorough import thorough
+
 TESTS = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent / "tools" / "horovod"))
 
@@ -221,6 +223,7 @@ STALL = {
 }
 
 
+@thorough
 def test_stall_inspector_names_the_missing_rank() -> None:
     with job(2, "--absent", "1", environment=STALL) as workers:
         code, report, errors = outcome(workers[0])
@@ -240,6 +243,7 @@ def test_stall_in_a_process_set_reaches_the_ranks_outside() -> None:
     assert outside[1]["seconds"] < GLOO_SECONDS / 2
 
 
+@thorough
 def test_dead_peer_with_process_sets_is_an_exception() -> None:
     environment = {"HOROVOD_GLOO_IFACE": "lo"}
     with job(3, "--process-set", "0,1", "--killed", "1", environment=environment) as workers:
@@ -251,6 +255,7 @@ def test_dead_peer_with_process_sets_is_an_exception() -> None:
         assert report["seconds"] < GLOO_SECONDS / 2
 
 
+@thorough
 def test_waiting_takes_no_processor_time() -> None:
     """Little, at most; without the edits 0.8 s, and 5 s more for a timeline to which nobody writes."""
     environment = {"HOROVOD_GLOO_IFACE": "lo", "HOROVOD_TIMELINE": "DYNAMIC"}

@@ -40,7 +40,7 @@ FRAMEWORKS = [
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
 def framework(request):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     return request.param
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.thorough import thorough
 from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine, doctor, links
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.topology import Topology
@@ -21,7 +22,7 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize("rate", [40e6, 160e6])
+@pytest.mark.parametrize("rate", [40e6, pytest.param(160e6, marks=thorough)])
 def test_the_rate_of_the_links_is_found(tmp_path, rate):
     """Within generous bounds, for a busy machine; half or twice the rate would be out of them."""
     try:

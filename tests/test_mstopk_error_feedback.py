@@ -11,11 +11,11 @@ import custom_ops
 from tests.mstopk_reference import ADVERSARIAL, DTYPES, adversarial, long_case, top_k
 
 
-def check(grad: np.ndarray, residual: np.ndarray, k: int) -> None:
+def check(grad: np.ndarray, residual: np.ndarray, k: int, **options) -> None:
     """The definition, bit for bit."""
     with np.errstate(all="ignore"):
         acc = residual + grad.astype(np.float32)
-    result = custom_ops.mstopk_error_feedback(grad, residual, k)
+    result = custom_ops.mstopk_error_feedback(grad, residual, k, **options)
     indices = result.indices.numpy()
     np.testing.assert_array_equal(indices, top_k(acc, k))
     finite = bool(np.isfinite(grad.astype(np.float32)).all())
@@ -39,6 +39,37 @@ def test_the_definition(name: str, dtype: type) -> None:
         residual = rng.standard_normal(n).astype(np.float32) * np.float32(0.1)
         for k in (0, (n + 99) // 100, n):
             check(grad, residual, k)
+
+
+@pytest.mark.parametrize("index_type", [tf.int32, tf.int64])
+@pytest.mark.parametrize("k_type", [tf.int32, tf.int64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types(dtype: type, index_type: tf.DType, k_type: tf.DType) -> None:
+    grad = adversarial("normal", 40_001, np.random.default_rng(4)).astype(dtype)
+    residual = adversarial("few_values", grad.size, np.random.default_rng(5))
+    check(grad, residual, tf.constant(300, k_type), index_type=index_type)
+    assert custom_ops.mstopk_error_feedback(grad, residual, 3, index_type).indices.dtype == index_type
+
+
+def test_k_and_lengths_that_a_function_learns_when_it_runs() -> None:
+    step = tf.function(
+        custom_ops.mstopk_error_feedback,
+        input_signature=[tf.TensorSpec(None), tf.TensorSpec([None]), tf.TensorSpec([], tf.int64)],
+    )
+    rng = np.random.default_rng(6)
+    for n, k in ((5, 0), (20_000, 7), (300_000, 3000), (0, 0)):
+        grad, residual = rng.standard_normal((2, n)).astype(np.float32)
+        got = step(grad, residual, tf.constant(k, tf.int64))
+        want = custom_ops.mstopk_error_feedback(grad, residual, k)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_finite_numbers_whose_sum_is_not() -> None:
+    huge = np.float32([3e38, 1, 3e38, -3e38])
+    values, indices, kept, all_finite = custom_ops.mstopk_error_feedback(huge, huge, 2)
+    assert all_finite and indices.numpy().tolist() == [0, 2] and np.isinf(values).all()
+    assert kept.numpy().tolist() == [0, 2, 0, -np.inf]
 
 
 @pytest.mark.parametrize("kept", ["nothing", "what cancels", "noise"])
@@ -130,6 +161,7 @@ def test_errors(grad: np.ndarray, residual: np.ndarray, k: int, message: str) ->
         ([None], [10], 3, [[3], [3], [10], []]),
         ([None], [None], None, [[None], [None], [None], []]),
         (None, None, 2, [[2], [2], [None], []]),
+        (None, [10], 10, [[10], [10], [10], []]),
     ],
 )
 def test_shape_function(grad: list, residual: list, k: int | None, shapes: list) -> None:
@@ -149,6 +181,12 @@ def test_shape_errors() -> None:
             custom_ops.mstopk_error_feedback(x, tf.zeros([4]), 1)
         with pytest.raises(ValueError, match="last dimension >= k = 4 but is 3"):
             custom_ops.mstopk_error_feedback(x, x, 4)
+        with pytest.raises(ValueError, match="must be rank 1 but is rank 2"):
+            custom_ops.mstopk_error_feedback(tf.zeros([2, 3]), tf.zeros([2, 3]), 1)
+        with pytest.raises(ValueError, match="must be scalar but has rank 1"):
+            custom_ops.mstopk_error_feedback(x, x, [1, 2])
+        with pytest.raises(ValueError, match="must be non-negative but is -1"):
+            custom_ops.mstopk_error_feedback(x, x, -1)
 
 
 def test_gradient_is_the_numeric_one() -> None:
@@ -163,6 +201,22 @@ def test_gradient_is_the_numeric_one() -> None:
     theory, numeric = tf.test.compute_gradient(loss, [grad, residual], delta=1e-2)
     np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-2, atol=0.1)
     np.testing.assert_allclose(theory[1], numeric[1], rtol=1e-2, atol=0.1)
+
+
+@pytest.mark.parametrize("k", [0, 2, 4])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradient_of_any_type(dtype: type, k: int) -> None:
+    grad, residual = tf.constant([1, -4, 2, 3], dtype), tf.zeros([4])
+    with tf.GradientTape() as tape:
+        tape.watch([grad, residual])
+        sent = custom_ops.mstopk_error_feedback(grad, residual, k)
+        loss = 2 * tf.reduce_sum(sent.values) + 3 * tf.reduce_sum(sent.new_residual)
+    expected = [3.0] * 4
+    for place in top_k(grad.numpy(), k):
+        expected[place] = 2.0
+    to_grad, to_residual = tape.gradient(loss, [grad, residual])
+    assert to_grad.dtype == dtype
+    assert to_grad.numpy().tolist() == to_residual.numpy().tolist() == expected
 
 
 def test_gradient_of_a_refused_step_reaches_only_the_residual() -> None:

@@ -1,5 +1,6 @@
 """DeAR's arguments."""
 
+import numpy as np
 import pytest
 
 import tf_sparse_strategy as tss
@@ -11,7 +12,11 @@ def test_fusion_is_a_number_of_bytes(fusion):
         tss.overlap.DeAR(fusion=fusion)
 
 
-@pytest.mark.parametrize("tuning", [0, -0.1, 1.5])
+def test_sizes_of_numpy():
+    assert tss.overlap.DeAR(fusion=np.int64(1 << 20)) == tss.overlap.DeAR(fusion=1 << 20)
+
+
+@pytest.mark.parametrize("tuning", [0, -0.1, 1.5, "1%"])
 def test_tuning_is_a_part_of_the_time(tuning):
     assert tss.overlap.DeAR(fusion="auto").is_tuned and not tss.overlap.DeAR().is_tuned
     with pytest.raises(ValueError, match="tuning="):
@@ -24,6 +29,9 @@ def test_exclude():
     assert tss.overlap.DeAR().excludes("tokens/embeddings")
     with pytest.raises(ValueError, match=r"\['head'\]"):
         tss.overlap.DeAR(exclude="head")
+    with pytest.raises(ValueError, match=r"exclude=\['a', '\('\]: '\(' is no regular expression"):
+        tss.overlap.DeAR(exclude=["a", "("])
+    assert tss.overlap.DeAR(exclude=None).exclude == ()
 
 
 @pytest.mark.parametrize("communication", ["torus2d", "hitopk", "auto"])

@@ -48,6 +48,15 @@ def test_a_later_run_goes_on():
         assert parts.next(range(1, 10)) == whole.next(range(1, 10))
 
 
+def test_a_trial_without_an_end_costs_what_it_has_taken():
+    trials = Trials(0.5)
+    trials.note_dropped(7.0, calls=3)  # the first, which costs nothing
+    assert trials.cost == 0 and trials.record["trained"] == 7.0
+    trials.note(4, seconds=1.0, spent=20.0, calls=10)
+    trials.note_dropped(9.0, calls=5)
+    assert trials.cost == 4.0 and trials.record["trained"] == 36.0
+
+
 def test_the_first_size_costs_nothing():
     trials = Trials(0.5)
     trials.note(1, seconds=1.0, spent=20.0, calls=10)

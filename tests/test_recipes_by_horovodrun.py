@@ -8,11 +8,15 @@ import pytest
 
 from tests.lab_help import ENVIRONMENT
 from tests.recipe_runs import RECIPES, command, reported
+from tests.thorough import thorough_if
 
 HOROVODRUN = pathlib.Path(sys.executable).with_name("horovodrun")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+# Others by other launchers: test_recipes_in_netlab.py.
+@pytest.mark.parametrize(
+    "recipe", thorough_if(lambda name: name not in ("digits", "language_model"), RECIPES)
+)
 def test_runs_on_two_workers(recipe, tmp_path):
     run = subprocess.run(
         [HOROVODRUN, "--gloo", "-np", "2", *command(recipe, tmp_path)],

@@ -106,8 +106,9 @@ def _install_keras3() -> None:
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
     wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
-    for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin", "train_end"):
+    for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin"):
         wrap(callback_list.CallbackList, f"on_{moment}", _synchronize_first)
+    wrap(callback_list.CallbackList, "on_train_end", _end_training)
 
 
 def _install_tf_keras() -> None:
@@ -155,10 +156,13 @@ def _build_for_parts(original, optimizer, variables):
         separable.require_no_loss_scale_factor(optimizer, table)
     if table is not None and table.partition.workers > 1:
         separable.require_elementwise(optimizer, table)
-    original(optimizer, variables)
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
-    if extended is not None and extended.chunked is not None:
-        extended.chunked.add(optimizer, variables)
+    chunked = None if extended is None or optimizer.built else extended.chunked
+    if chunked is not None:
+        chunked.check(optimizer, variables)
+    original(optimizer, variables)
+    if chunked is not None:
+        chunked.add(optimizer, variables)
     if extended is not None and extended.delayed is not None:
         extended.delayed.take_optimizer(optimizer, variables)
 
@@ -205,6 +209,11 @@ def _synchronize_first(original, callbacks, *args, **kwargs):
     if extended_of(strategy) is not None:
         strategy.synchronize()
     return original(callbacks, *args, **kwargs)
+
+
+def _end_training(original, callbacks, *args, **kwargs):
+    tuned_fit.end_training(callbacks)
+    return _synchronize_first(original, callbacks, *args, **kwargs)
 
 
 def _clip_sums(optimizer, gradients, variables):

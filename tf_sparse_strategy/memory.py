@@ -256,6 +256,7 @@ class Memory(tf.train.experimental.PythonState):
                     holding[b] = LEFT
                     values[b][LEFT] = variable(tf.zeros([length(bucket.num_elements)]))
                     values[b][WAITS] = variable(1)
+            self._warn_of_what_is_dropped([values[b] for b in holding if holding[b] == LEFT])
         elif not holding:
             logging.warning("%r has no use for %s's momentum.", self._communication, record["scheme"])
             return
@@ -268,6 +269,17 @@ class Memory(tf.train.experimental.PythonState):
             values[bucket][to].assign(shard)
             if PHASE in values[bucket]:
                 values[bucket][PHASE].assign(NO_PHASE)
+
+    def _warn_of_what_is_dropped(self, states) -> None:
+        for state in states:
+            [*_, (scheme, _)] = self._communication.in_use(State(state), self._collectives.topology)
+            if getattr(scheme, "error_feedback", True) is False:
+                logging.warning(
+                    "%r: of what the checkpoint's workers had not sent yet, the first step sends the largest "
+                    "entries and drops the rest. error_feedback=True loses nothing.",
+                    scheme,
+                )
+                return
 
     # ---- files -----------------------------------------------------------------------------------
 

@@ -149,10 +149,19 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
         Needed only with `overlap` and `delay_rows`, where a custom loop or a callback within an epoch looks
         at weights.
+
+        Raises:
+          RuntimeError: it is called in a `tf.function` or within a step.
         """
-        for part in (self.extended.chunked, self.extended.delayed):
-            if part is not None:
-                part.synchronize()
+        parts = [p for p in (self.extended.chunked, self.extended.delayed) if p is not None]
+        in_step = tf.distribute.get_strategy() is self and not tf.distribute.in_cross_replica_context()
+        if parts and (in_step or not tf.executing_eagerly()):
+            raise RuntimeError(
+                "strategy.synchronize() was called within a tf.function or strategy.run; whether weights are "
+                "behind is known between steps only. Call it outside of both, on all workers."
+            )
+        for part in parts:
+            part.synchronize()
 
     @property
     def cluster_resolver(self):

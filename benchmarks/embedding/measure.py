@@ -109,7 +109,8 @@ def main() -> None:
     setting = settings.known(args.quick)[args.setting].fitted(workers)
     ids = settings.batches(setting, args.rounds + 1, comm.topology.rank)
     links = link_measurement.measure(comm) if workers > 1 else placement.BY_BYTES
-    distinct = int(np.mean([np.unique(batch).size for batch in ids]))
+    mine = tf.constant(np.mean([np.unique(batch).size for batch in ids]))
+    distinct = int(comm.all_reduce(mine) / workers)
     found = {
         **settings.facts(args.setting, setting),
         "workers": workers,

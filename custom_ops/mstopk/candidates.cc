@@ -74,6 +74,7 @@ template <typename Bits>
 Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool visit_all,
                                    const ScanRange<Bits>& scan, const ParallelFor& parallel_for) {
   Candidates<Bits> result;
+  if (n == 0) return result;
   const int64_t block_count = BlockCount(n);
   result.blocks.resize(block_count);
   const double share = std::clamp(1.1 * rule.expected / n, 0.0, 1.0);

@@ -7,27 +7,11 @@
 #include <memory>
 
 #include "custom_ops/mstopk/admission.h"
+#include "custom_ops/mstopk/denormals.h"
 #include "custom_ops/mstopk/mstopk.h"
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
 
 namespace mstopk {
 namespace {
-
-// Makes this thread keep denormals while in scope: TensorFlow's threads flush them to zero, and
-// then CPU and GPU would disagree about the smallest residuals.
-class ScopedDenormals {
- public:
-#if defined(__SSE2__)
-  ScopedDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ & ~0x8040u); }
-  ~ScopedDenormals() { _mm_setcsr(saved_); }
-
- private:
-  const unsigned saved_;
-#endif
-};
 
 template <typename Format>
 bool AllFinite(const typename Format::Bits* grad, int64_t n, const Runtime& runtime) {

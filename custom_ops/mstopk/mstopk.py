@@ -1,5 +1,6 @@
 """MSTopK: the k entries of largest magnitude, and error feedback fused with their selection."""
 
+import contextlib
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -36,19 +37,22 @@ def mstopk(
 
     Exactly k distinct indices for every input: all entries strictly above the k-th magnitude, then
     ties from the lowest index on. NaN ranks above Inf, and Inf above every finite number, so that
-    an overflow is seen by whoever receives the result. The result is the same on every device and
-    for every number of threads. Cost: about one read of `x`, at most 3; scratch memory 8 bytes for
-    each of 1.1 k to 2.3 k candidates; more of short vectors, and up to 8 N if the sample misleads.
+    an overflow is seen by whoever receives the result; NaNs rank by their bits. The result is the
+    same on every device and for every number of threads. Cost: about one read of `x`, at most 3
+    (with `num_samplings` 5) beside the sample; scratch memory 8 bytes for each of 1.1 k to 2.3 k
+    candidates; more of short vectors, and up to 8 N if the sample misleads.
+
+    XLA does not compile it: not in functions with `jit_compile=True`.
 
     Args:
       x: [..., N], float32, float16 or bfloat16.
       k: scalar, 0 <= k <= N; an integer or an int32 or int64 tensor.
       num_samplings: None selects exactly. An integer N >= 0 selects by the bracket that N
         bisections of the MSTopK paper's threshold search end with; for comparison only, the exact
-        selection is faster. The paper uses 30.
+        selection is faster. The paper uses 30. On the CPU, wherever `x` is.
       index_type: tf.int32 or tf.int64; int32 addresses rows of up to 2^31 elements.
       sorted: whether to order the winners by falling magnitude, ties by rising index. Otherwise
-        they come in ascending index order.
+        they come in ascending index order. On the CPU, wherever `x` is.
 
     Returns:
       A `TopK` of `values` [..., K], the entries with their signs in the dtype of `x`, and
@@ -71,13 +75,15 @@ def mstopk(
         raise ValueError(
             f"num_samplings is {num_samplings}; it must be >= 0, or None for the exact selection."
         )
-    values, indices = _ops().mstopk(
-        input=x,
-        k=k,
-        num_samplings=-1 if num_samplings is None else num_samplings,
-        index_type=index_type,
-        sorted=sorted,
-    )
+    has_no_gpu_kernel = sorted or num_samplings is not None
+    with tf.device("CPU:0") if has_no_gpu_kernel else contextlib.nullcontext():
+        values, indices = _ops().mstopk(
+            input=x,
+            k=k,
+            num_samplings=-1 if num_samplings is None else num_samplings,
+            index_type=index_type,
+            sorted=sorted,
+        )
     return TopK(values, indices)
 
 
@@ -94,7 +100,11 @@ def mstopk_error_feedback(
     exactly. One pass over memory: two reads and one write of N elements.
 
     If `grad` has a NaN or an Inf, `new_residual` equals `residual` in every bit and `all_finite` is
-    False: skip the step. `values` then holds the offending sums, so other workers notice too.
+    False: skip the step. `values` then holds the offending sums, so other workers notice too. A sum
+    of finite numbers may overflow: `all_finite` is True, and Inf, the largest, is among `values`,
+    unless there are more than k; those stay in `new_residual`.
+
+    The bits of NaN that a sum has, and so which of several NaNs is chosen, are the device's.
 
     Args:
       grad: [N], float32, float16 or bfloat16. On CPUs the buffer of a float32 one is reused where

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "custom_ops/mstopk/candidates.h"
+#include "custom_ops/mstopk/denormals.h"
 #include "custom_ops/mstopk/mstopk.h"
 
 namespace mstopk {
@@ -24,6 +25,7 @@ Moments MagnitudeMoments(const typename Format::Bits* x, int64_t n,
   using Bits = typename Format::Bits;
   std::vector<Moments> parts((n + kBlockElements - 1) / kBlockElements);
   parallel_for(parts.size(), [&](int64_t b) {
+    const ScopedDenormals denormals;
     const int64_t end = std::min(n, (b + 1) * kBlockElements);
     for (int64_t i = b * kBlockElements; i < end; ++i) {
       const float magnitude = Format::ToFloat(static_cast<Bits>(KeyOf(x[i])));
@@ -62,6 +64,7 @@ int PaperTopK(const typename Format::Bits* x, int64_t n, int64_t k, int64_t num_
               const Runtime& runtime, typename Format::Bits* values, Index* indices) {
   using Bits = typename Format::Bits;
   if (k == 0 || k == n) return TopK(x, n, k, runtime, values, indices);
+  const ScopedDenormals denormals;
   const Moments moments = MagnitudeMoments<Format>(x, n, runtime.parallel_for);
   const float mean = static_cast<float>(moments.sum / n);
   if (!std::isfinite(moments.sum)) return 1 + TopK(x, n, k, runtime, values, indices);
@@ -76,8 +79,11 @@ int PaperTopK(const typename Format::Bits* x, int64_t n, int64_t k, int64_t num_
   uint32_t floor = 0;                            // thres2: more than k elements reach it
   float left = 0;
   float right = 1;
+  float last = 0;  // between neighbours every further step would be the same
   for (int64_t step = 0; step < num_samplings; ++step) {
     const float ratio = left + (right - left) / 2;
+    if (ratio == last) break;
+    last = ratio;
     const uint32_t key = KeyAtLeast<Format>(mean + ratio * (moments.max - mean));
     if (key > next) {  // at most k elements reach it
       right = ratio;

@@ -3,8 +3,8 @@
 // Algorithm 1 of Shi et al. (MLSys 2021) bisects [mean |x|, max |x|] `num_samplings` times,
 // counting the elements at or above each threshold, and returns all elements above the upper end of
 // the final bracket plus a random run of those inside it. The path of the bisection depends only on
-// where the (k+1)-th magnitude lies, so one exact selection replaces the counting passes: 3 reads
-// instead of num_samplings + 4. Two deviations make it total: the run starts at the lowest index,
+// where the (k+1)-th magnitude lies, so one exact selection replaces the counting passes: 3 to 5
+// reads instead of num_samplings + 4. Two deviations make it total: the run starts at the lowest index,
 // not at a random one, and exactly k elements are returned for every input (a non-finite mean or
 // maximum, where the paper's search cannot start, gives the exact selection).
 

@@ -1,5 +1,6 @@
 """What every multi-process test needs: a strategy, and workers that stay in step."""
 
+import gc
 import os
 
 import pytest
@@ -7,6 +8,12 @@ import tensorflow as tf
 
 from tf_sparse_strategy import collectives
 from tf_sparse_strategy.input import without_tuning
+
+
+def pytest_collection_finish(session):
+    """Collections of garbage, of which there are many, need not look at what will never be any."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)

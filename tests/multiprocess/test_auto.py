@@ -14,7 +14,7 @@ from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.gradients import GradientReducer
 
 N = 1001
-FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0, selection=1e-18)  # known, or it would be measured
 SLOW = LinkModel(0.0, 0.0, 0.0, 1e-3)
 LATE = LinkModel(0.0, 0.0, 0.0, 1e-3, phase=2.0)  # collectives start late, too
 

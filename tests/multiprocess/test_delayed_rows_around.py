@@ -4,13 +4,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import embedding_models, oracle
 from tests.multiprocess.delayed_runs import (
+    ADVERSARIAL,
     LENGTH,
     VOCABULARY,
     WIDTH,
+    Waiting,
     adversarial,
     batches,
     compare,
@@ -20,6 +23,8 @@ from tests.multiprocess.delayed_runs import (
     trained,
     zipf,
 )
+from tests.multiprocess.saving_models import interruption
+from tf_sparse_strategy import legacy_keras
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.scheduling import eligible
 
@@ -115,6 +120,43 @@ def test_files_and_custom_loops(strategies, shared_tmp):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_backup_is_gone_on_with(strategies, shared_tmp):
+    """By another model, from the beginning of an epoch; in another step, the batch after is another one."""
+    fitting, data = {"epochs": 3}, adversarial()
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(shared_tmp / "backup"))
+
+    whole, _ = trained(strategies[0], data=data, fitting=fitting)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        cut = [backup(), interruption(keras, at_epoch=2)]
+        trained(strategies[1], data=data, fitting=fitting, callbacks=cut)
+    resumed, waited = trained(strategies[1], data=data, fitting=fitting, callbacks=[backup()])
+    assert waited and all(len(value) == 1 for name, value in resumed.items() if name.startswith("log"))
+    for name, value in whole.items():
+        expected = value[-1:] if name.startswith("log") else value
+        np.testing.assert_array_equal(resumed[name], expected, err_msg=name)
+
+
+def test_an_id_out_of_range_and_another_training(strategies):
+    """All workers are told of it, and what waited then arrives. (The step itself may count or not.)"""
+    results = []
+    for strategy in strategies:
+        keras.utils.set_random_seed(5)
+        with strategy.scope():
+            model = embedding_models.start(one_table(tss.layers.ShardedEmbedding))
+            model.compile(lazy_adam(), "mse")
+        wrong = np.concatenate([*ADVERSARIAL[:3], np.full((2, LENGTH), -VOCABULARY - 9, "int32")])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has rows 0 to"):
+            model.fit(batches(wrong, batch=2, shuffled=False), verbose=0)
+        strategy.synchronize()
+        variables = (*model.variables, *model.optimizer.variables)
+        results.append([v.numpy() for v in variables if len(v.shape) > 0])
+        model.fit(adversarial(), verbose=0)
+    for delayed, expected in zip(*results[::-1], strict=True):
+        np.testing.assert_array_equal(delayed, expected)
+
+
 # ---- what delays nothing ------------------------------------------------------------------------
 
 
@@ -167,8 +209,39 @@ def within_a_layer(table, function=lambda call: call):
     return keras.Model(inputs, predicting(shared(ids), Again(shared)(ids[:, 1:])))
 
 
-def test_a_second_lookup_in_a_step(strategies):
+def test_a_second_lookup_in_a_step(strategies, caplog):
     compare(strategies, build=within_a_layer, data=adversarial(), run_eagerly=True, delays=False)
+    assert caplog.text.count("are updated at once: a step looks it up more than once") == 1
+
+
+def test_clipping_that_is_asked_for_later(strategies, caplog):
+    results = []
+    for strategy in strategies:
+        keras.utils.set_random_seed(5)
+        waiting = Waiting()
+        with strategy.scope():
+            model = embedding_models.start(one_table(tss.layers.ShardedEmbedding))
+            model.compile(lazy_adam(), "mse")
+            model.fit(adversarial(), verbose=0)
+            model.optimizer.global_clipnorm = 0.01
+            model.compile(model.optimizer, "mse")
+        model.fit(adversarial(), verbose=0, callbacks=[waiting])
+        assert waiting.batches == 0
+        results.append([v.numpy() for v in (*model.variables, *model.optimizer.variables)])
+    for delayed, expected in zip(*results[::-1], strict=True):
+        np.testing.assert_array_equal(delayed, expected)
+    assert "LazyAdam(global_clipnorm=0.01) needs more than the row" in caplog.text
+
+
+def test_tf_keras_delays_nothing_and_says_so(strategies, caplog):
+    with strategies[1].scope():
+        inputs = tf_keras.Input((LENGTH,), dtype="int32")
+        rows = legacy_keras.ShardedEmbedding(VOCABULARY + 1, WIDTH)(inputs)
+        outputs = tf_keras.layers.Dense(1)(tf_keras.layers.Flatten()(rows))
+        model = tf_keras.Model(inputs, outputs)
+        model.compile(tf_keras.optimizers.SGD(0.1), "mse")
+    model.fit(adversarial(), verbose=0)
+    assert "updated at once: optimizers of tf_keras update whole tables" in caplog.text
 
 
 def test_a_second_lookup_in_a_function(strategies):

@@ -45,7 +45,7 @@ def test_initial_values_are_those_of_a_whole_table(topology, strategy):
 def test_tables_that_are_drawn_in_pieces_are_those_of_a_whole_table(
     topology, strategy, monkeypatch, initializer
 ):
-    monkeypatch.setattr(slices, "DRAWN", 3 * 5)  # elements: three rows at a time
+    monkeypatch.setattr(slices, "DRAWN", (3 * 5, 3 * 5))  # elements: three rows at a time
     if topology.num_workers > 1:
         monkeypatch.delattr(slices.Slices, "scatter")  # which would deal a whole table out
     assert_drawn_whole(topology, strategy, initializer)

@@ -13,6 +13,7 @@ from examples.language_model import config, train
 from examples.language_model.model import SIZES
 from tests import small_texts
 from tests.multiprocess import cut_runs
+from tests.thorough import thorough
 
 TINY = dataclasses.replace(
     config.RECIPES["laptop"], size="tiny", epochs=2, global_batch_size=32, learning_rate=3e-2
@@ -64,7 +65,10 @@ def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
     assert resumed.history["loss"][0] == pytest.approx(whole.history["loss"][1], rel=0.05)
 
 
-@pytest.mark.parametrize(("clips", "overlap"), [(True, "none"), (False, "none"), (False, "dear")])
+@pytest.mark.parametrize(
+    ("clips", "overlap"),
+    [(True, "none"), pytest.param(False, "none", marks=thorough), (False, "dear")],
+)
 def test_rows_of_the_input_table_are_delayed(clips, overlap, run, settings):
     """Not the output table's, which are known within the step; nor any beside one norm of all gradients."""
     at_once = settings if clips else dataclasses.replace(settings, clip=None)

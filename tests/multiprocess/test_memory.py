@@ -183,7 +183,7 @@ def test_an_exact_scheme_begins_with_what_was_restored(comm, topology, variables
         step(old, variables, topology, seed)
     blob = moved(comm, old.memory.serialize())
     rest = sent_in_all(old, variables)
-    free = communication.LinkModel(0.0, 0.0, 0.0, 0.0)
+    free = communication.LinkModel(0.0, 0.0, 0.0, 0.0, selection=1e-18)
     scheme = communication.Piecewise([(0, Dense()), (9, HiTopK(0.05))])
     if kind == "Auto":
         scheme = communication.Auto(0.05, links=free).prepare(here)  # Dense is chosen
@@ -249,6 +249,21 @@ def test_what_is_dropped_is_said(comm, topology, variables, caplog):
     step(longer, [tf.Variable([1.0, 2.0])], topology, 1)
     if topology.num_workers > 1:
         assert "holds no residuals for the gradients of [(2,)]" in caplog.text
+
+
+@pytest.mark.parametrize("phases", [False, True])
+def test_what_is_dropped_without_error_feedback_is_said(comm, topology, variables, caplog, phases):
+    old = GradientReducer(TopKAllGather(0.05), apart(topology), 100)
+    step(old, variables, topology, 0)
+    blob = moved(comm, old.memory.serialize())
+    for error_feedback in (True, False):
+        scheme = TopKAllGather(0.04, error_feedback)
+        new = GradientReducer(Piecewise([(0, scheme)]) if phases else scheme, apart(topology), 100)
+        caplog.clear()
+        new.memory.deserialize(blob)
+        step(new, variables, topology, 1)
+        warned = "drops the rest. error_feedback=True loses nothing" in caplog.text
+        assert warned == (topology.num_workers > 1 and not error_feedback)
 
 
 def test_an_older_state_replaces_a_newer_one(comm, topology, variables):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.multiprocess import saving_models
 from tests.multiprocess.saving_models import interruption
 from tests.multiprocess.sparse_runs import SHAPES, kept, step
+from tests.thorough import thorough
 from tf_sparse_strategy import communication, saving
 from tf_sparse_strategy.communication import (
     DGC,
@@ -81,7 +82,20 @@ STEERED += [ShardedTopK(0.1, applied=2), GTopK(0.1), DGC(0.1)]
 STEERED += [Auto(0.1, links=LinkModel(0.0, 1e-10, 0.0, 1e-4))]  # slow between nodes: a sparse one is chosen
 
 
-@pytest.mark.parametrize("scheme", [None, *STEERED], ids=lambda scheme: type(scheme).__name__)
+IN_TF_KERAS = (type(None), Guarded)  # others: `make check`
+KERAS_AND_SCHEMES = [
+    pytest.param(
+        name,
+        scheme,
+        marks=() if name == "keras" or isinstance(scheme, IN_TF_KERAS) else thorough,
+        id=f"{name}-{type(scheme).__name__}",
+    )
+    for name in ("keras", "tf_keras")
+    for scheme in (None, *STEERED)
+]
+
+
+@pytest.mark.parametrize(("keras", "scheme"), KERAS_AND_SCHEMES, indirect=["keras"])
 def test_backup_and_restore(keras, topology, shared_tmp, scheme):
     """A flat scheme in one Keras, a hierarchical one in the other, and those whose collectives vary."""
     if isinstance(scheme, DGC) and (keras.__name__ == "tf_keras" or topology.num_nodes == 1):

@@ -185,15 +185,23 @@ def test_another_optimizer_takes_over(partners, strategies):
     strategy.synchronize()
 
 
+class Counting(keras.optimizers.SGD):
+    """Keeps a number that is nobody's slot."""
+
+    def build(self, variables):
+        super().build(variables)
+        self._number = keras.Variable(0.0)
+
+
 @pytest.mark.parametrize(
     "make, reason",
     [
         (lambda: keras.optimizers.Adafactor(0.1), "means over rows"),
         (lambda: keras.optimizers.Lamb(0.1), "whole variable"),
-        (lambda: keras.optimizers.Nadam(0.1), "a number for all variables"),
+        (lambda: Counting(0.1), "a number for all variables"),
         (lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema"),
     ],
-    ids=["adafactor", "lamb", "nadam", "ema"],
+    ids=["adafactor", "lamb", "counting", "ema"],
 )
 def test_refused_optimizers(partners, strategies, make, reason):
     with pytest.raises(ValueError, match=reason):
@@ -202,7 +210,27 @@ def test_refused_optimizers(partners, strategies, make, reason):
 
 def test_refused_constraint(partners, strategies):
     with strategies[1].scope():
-        layer = keras.layers.Dense(2, kernel_constraint="non_neg")
+        layer, optimizer = keras.layers.Dense(2, kernel_constraint="non_neg"), adam()
         layer.build((None, 3))
-        with pytest.raises(ValueError, match="constraint"):
-            adam().build(layer.trainable_variables)
+        for _ in range(2):  # it must not be built by the first, and go on without overlap
+            with pytest.raises(ValueError, match="constraint"):
+                optimizer.build(layer.trainable_variables)
+
+
+def test_synchronizing_within_a_function_or_step_is_refused(partners, strategies):
+    """What it does would depend on when the function was traced."""
+    strategy = strategies[1]
+    for within in (tf.function(strategy.synchronize), lambda: strategy.run(strategy.synchronize)):
+        with pytest.raises(RuntimeError, match="Call it outside of both"):
+            within()
+    with strategy.scope():
+        strategy.synchronize()
+
+
+def test_weights_cannot_be_gathered_by_xla(partners, strategies):
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    with strategy.scope():
+        model.compile(optimizer, "mse", jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile=True: XLA cannot compile"):
+        model.evaluate(oracle.dataset(4, 2), verbose=0)

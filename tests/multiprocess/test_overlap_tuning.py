@@ -116,6 +116,19 @@ def test_functions_are_traced_for_their_size(comm, partners, at_once, monkeypatc
     assert made.count(True) <= len(sizes)  # one may have begun when training ended
 
 
+def test_training_that_ends_within_a_trial(comm, partners, at_once, shared_tmp, monkeypatch):
+    """What comes next begins with the best size; the time that has passed is kept."""
+    monkeypatch.setattr(tuner_module, "_MEASURED", STEPS // 2)  # the second trial does not come to its end
+    _, tuner = trained(tss.overlap.DeAR("auto"), nesterov, epochs=1, run_eagerly=True)
+    assert tried_everywhere(comm, tuner) == [search.START] and not tuner.is_done
+    assert tuner._next != search.START and tuner._update.fusion == search.START
+    comm.barrier()
+    [file] = (shared_tmp / "fusion").iterdir()
+    kept_record = json.loads(file.read_text())["trials"]
+    if comm.topology.rank == 0:
+        assert kept_record == tuner.trials.record and kept_record["trained"] > kept_record["dearest"]
+
+
 def test_rank_0_decides(comm, partners, at_once, monkeypatch):
     """The others' opinion, here a wrong one, is not asked; nor is their file."""
     if comm.topology.rank > 0:

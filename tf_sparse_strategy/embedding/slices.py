@@ -18,7 +18,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 
 CHUNK = 1 << 22  # elements of a table that are on their way at a time
-DRAWN = 1 << 20  # elements of one that are drawn at a time
+DRAWN = 1 << 16, 1 << 20  # of one that are drawn at a time: at least, at most
 Block = tuple[int, int, tf.Tensor]  # first row, one past the last, a worker's columns of them
 _END = -1
 _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a checkpoint
@@ -187,7 +187,9 @@ class Slices:
         self, rows: Callable[[int, int], tf.Tensor], partition: ColumnPartition
     ) -> Iterator[Block]:
         """This worker's columns of the table whose rows [first, end) are `rows(first, end)`."""
-        for first, end in partition.chunks(DRAWN):
+        few = partition.rows * partition.columns // (32 * partition.workers)  # of what a worker will hold
+        least, most = DRAWN
+        for first, end in partition.chunks(min(max(few, least), most)):
             yield first, end, partition.of(rows(first, end), self.rank)
 
     def scatter(

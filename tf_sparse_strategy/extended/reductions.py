@@ -97,6 +97,8 @@ class Reductions:
         if reduce_op == ReduceOp.SUM and _are_gradients(pairs):
             if self.chunked is not None:
                 self.chunked.refuse_tf_keras()
+            if self.delayed is not None and any(slices.of(to) is not None for _, to in pairs):
+                self.delayed.tell("optimizers of tf_keras update whole tables")
             self.gradients.communication.check_optimizer(None)
             return self.reduce_gradients([(coalesced(gradient), to) for gradient, to in pairs])
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]

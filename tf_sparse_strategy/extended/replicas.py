@@ -168,6 +168,8 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
 
     def _begin_step(self, args, batch):
         """Notes how many rows count in this step."""
+        if self.chunked is not None and self.chunked.gathers:  # also to evaluate
+            self._refuse_xla()
         self.steps.add(args, None if batch is None else batch.rows)
         self.gradients.begin_step()
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():

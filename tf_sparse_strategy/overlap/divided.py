@@ -1,15 +1,16 @@
 """What all divided updates can be told."""
 
 import dataclasses
+import numbers
 import re
 
-from tf_sparse_strategy.communication import Communication, Dense
+from tf_sparse_strategy.communication import Communication, Dense, Torus2D
 from tf_sparse_strategy.overlap import search
 
 
 def is_size(fusion: int | str) -> bool:
     """Whether it is a number of bytes."""
-    return isinstance(fusion, int) and not isinstance(fusion, bool) and fusion >= 1
+    return isinstance(fusion, numbers.Integral) and not isinstance(fusion, bool) and fusion >= 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +26,21 @@ class Divided:
             raise ValueError(
                 f"fusion={self.fusion!r} must be 'auto' or a number of bytes >= 1, e.g. 25 << 20."
             )
-        if not 0 < self.tuning <= 1:
+        if not (isinstance(self.tuning, numbers.Real) and 0 < self.tuning <= 1):
             raise ValueError(f"tuning={self.tuning!r} must be a part of the training time, e.g. 0.01.")
         if self.is_tuned:
             search.require_library()
         if isinstance(self.exclude, str):
             raise ValueError(f"exclude={self.exclude!r} must be a list of patterns: [{self.exclude!r}].")
-        object.__setattr__(self, "exclude", tuple(self.exclude))
+        object.__setattr__(self, "exclude", tuple(self.exclude or ()))
+        for pattern in self.exclude:
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise ValueError(
+                    f"exclude={list(self.exclude)!r}: {pattern!r} is no regular expression: {error}. Escape "
+                    "signs that are to be found as they are: re.escape(path)."
+                ) from error
 
     @property
     def is_tuned(self) -> bool:
@@ -44,6 +53,11 @@ class Divided:
 
     def check_communication(self, communication: Communication) -> None:
         """Raises ValueError where the scheme's sum cannot be split in two."""
+        if type(communication) is Torus2D:
+            raise ValueError(
+                f"overlap={self!r} splits the all-reduce of communication='dense', which goes node by node "
+                "by itself where nodes have as many workers; got Torus2D(). Use communication='dense'."
+            )
         if type(communication) is not Dense:
             raise ValueError(
                 f"overlap={self!r} splits the all-reduce of communication='dense'; got {communication!r}. "

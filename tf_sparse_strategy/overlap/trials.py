@@ -69,6 +69,12 @@ class Trials:
         self.cost += 0.0 if is_first else extra
         self.note_training(spent)
 
+    def note_dropped(self, spent: float, calls: int) -> None:
+        """Adds what a trial has taken that did not come to its end; arguments as of `note`."""
+        if self.seconds:
+            self.cost += max(0.0, spent - calls * self.seconds[self.best])
+        self.note_training(spent)
+
     def note_training(self, seconds: float) -> None:
         """Adds time that passed between trials."""
         self._trained += seconds

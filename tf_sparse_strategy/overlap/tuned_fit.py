@@ -19,6 +19,13 @@ def end_call(original, callbacks, *args, **kwargs):
     original(callbacks, *args, **kwargs)
 
 
+def end_training(callbacks):
+    """When `fit` ends, before the callbacks."""
+    tuner, model = _tuner(callbacks)
+    if tuner is not None:
+        tuner.end_training(model)
+
+
 def _tuner(callbacks):
     """(what tunes, the callbacks' model); (None, None) under other strategies."""
     model = model_of(callbacks)

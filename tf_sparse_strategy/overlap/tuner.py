@@ -53,6 +53,10 @@ class Tuner:
     def _restart(self):
         self._discard, self._times, self._spent, self._calls = _DISCARDED, [], 0.0, 0
 
+    def _drop_trial(self):
+        self.trials.note_dropped(self._spent, self._calls)
+        self._restart()
+
     def begin_call(self, model: Any, is_first: bool) -> None:
         """Before the train function of `model` is called; turns to another size if it is time.
 
@@ -64,7 +68,7 @@ class Tuner:
             return
         if self._functions.get(self._update.fusion) is not model.train_function:  # made anew by others
             self._functions = {self._update.fusion: model.train_function}
-            self._restart()
+            self._drop_trial()
         if self._wait == 0:
             self._turn_to(self._next, model)
         if is_first:
@@ -89,6 +93,16 @@ class Tuner:
         self._times.append(seconds)
         if len(self._times) == _MEASURED:
             self._conclude(model)
+
+    def end_training(self, model: Any) -> None:
+        """When `fit` ends, maybe within a trial; what trains next begins with the best size so far."""
+        if self.is_done:
+            return
+        self._drop_trial()
+        if self.trials.seconds:
+            self._turn_to(self.trials.best, model)
+            if self._leads:
+                kept.write(self._facts, self.trials, done=False)
 
     def _conclude(self, model):
         mine = tf.constant([statistics.median(self._times), self._spent], tf.float64)

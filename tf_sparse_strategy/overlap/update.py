@@ -136,7 +136,8 @@ class ChunkedUpdate:
         owned, factor = clipping.clip(self.optimizer, owned, self._collectives, others)
         shards = [self._shards[key(v)] for v in variables]
         self._decay(variables, shards)
-        self.inner._backend_update_step(owned, shards, learning_rate)
+        # Not that of its own class, if it has one: the optimizer's has been called, and has counted.
+        _backend_of(self.inner)._backend_update_step(self.inner, owned, shards, learning_rate)
         self._finish()
         return factor
 
@@ -258,10 +259,14 @@ class ChunkedUpdate:
                 f"(get_config()) has {len(inner)}. Let its get_config return all that its constructor takes."
             )
         own_to_worker = {id(v) for v in getattr(self.optimizer, "_accumulated_gradients", ())}
+        pairs = [
+            (whole, part) for whole, part in zip(mine, inner, strict=True) if id(whole) not in own_to_worker
+        ]
+        for whole, part in pairs:
+            if len(part.shape) == 0:
+                part._value = whole._value  # the optimizer counts
         self._slots = self._take_slots(
-            (whole, part)
-            for whole, part in zip(mine, inner, strict=True)
-            if id(whole) not in own_to_worker and 0 not in part.shape
+            (whole, part) for whole, part in pairs if len(part.shape) > 0 and 0 not in part.shape
         )
         self.inner._iterations = self.optimizer._iterations
         if hasattr(self.inner, "take_norms_of_wholes"):
@@ -312,6 +317,16 @@ def key(variable: Any) -> int:
 def is_setting(optimizer: Any, variable: Any) -> bool:
     """Whether `variable` counts the optimizer's steps or is its rate, and so is no slot."""
     return variable is optimizer._iterations or variable is optimizer._learning_rate
+
+
+def counts_by_itself(optimizer: Any) -> bool:
+    """Whether a number that `optimizer` keeps for all variables changes once a step, as in Nadam."""
+    return type(optimizer)._backend_update_step is not _backend_of(optimizer)._backend_update_step
+
+
+def _backend_of(optimizer: Any) -> type:
+    """Keras's own class of optimizers for TensorFlow, from which that of `optimizer` is derived."""
+    return next(kind for kind in type(optimizer).__mro__ if kind.__name__ == "TFOptimizer")
 
 
 def _specs(pairs):

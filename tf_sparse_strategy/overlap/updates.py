@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
@@ -16,7 +17,7 @@ from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.sharded import ShardedUpdate
 from tf_sparse_strategy.overlap.step import Step
 from tf_sparse_strategy.overlap.tuner import Tuner
-from tf_sparse_strategy.overlap.update import ChunkedUpdate, is_setting, key
+from tf_sparse_strategy.overlap.update import ChunkedUpdate, counts_by_itself, is_setting, key
 from tf_sparse_strategy.overlap.update_at_once import UpdateAtOnce
 
 
@@ -54,24 +55,30 @@ class ChunkedUpdates:
         optimizer = getattr(model, "optimizer", None)
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         update = None if optimizer is None else self.of(optimizer)
+        if self.overlap.is_tuned and type(optimizer).__name__ == "MultiOptimizer":
+            text = "overlap=%r: buckets of several optimizers are not tuned; they keep %d bytes."
+            logging.log_first_n(logging.WARNING, text, 1, self.overlap, search.START)
         return None if update is None else update.tuner
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a step begins by gathering weights."""
+        return any(u.is_ready and u.leaves_behind for u in self._updates)
 
     # ---- making ---------------------------------------------------------------------------------
 
-    def add(self, optimizer: Any, variables: list) -> None:
-        """Divides the update of an optimizer that is being built.
+    def check(self, optimizer: Any, variables: list) -> None:
+        """To be called before an optimizer is built, so that one that is refused remains unbuilt.
 
         Raises:
           ValueError: the optimizer, or a variable, needs more than each element by itself.
           RuntimeError: a step is being traced.
         """
-        if getattr(self._local, "making", False) or not _updates_itself(optimizer):
+        if not self._concerns(optimizer):
             return
         self._check(optimizer)
         divided = [v for v in variables if self._is_divided(v)]
-        if not divided:
-            return
-        if self.step.running or not tf.executing_eagerly():
+        if divided and (self.step.running or not tf.executing_eagerly()):
             raise RuntimeError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} is built within a step, which began "
                 "without it. Call optimizer.build(model.trainable_variables) before the "
@@ -80,10 +87,21 @@ class ChunkedUpdates:
         if self._kind.leaves_behind:
             for variable in divided:
                 self._check_variable(variable)
+
+    def add(self, optimizer: Any, variables: list) -> None:
+        """Divides the update of an optimizer that has been checked and is being built.
+
+        Raises:
+          ValueError: its slots are not each element's.
+        """
+        divided = [v for v in variables if self._is_divided(v)] if self._concerns(optimizer) else []
+        if not divided:
+            return
         self._forget()
         self._take_over(divided)
         inner, shards = self._make_inner(optimizer, variables, divided)
-        if any(len(v.shape) == 0 for v in inner.variables if not is_setting(inner, v)):
+        numbers = [v for v in inner.variables if len(v.shape) == 0 and not is_setting(inner, v)]
+        if numbers and not counts_by_itself(optimizer):
             raise ValueError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} keeps a number for all variables, "
                 "which is not in step with chunks. Use SGD, Adam or AdamW, or leave out overlap."
@@ -103,6 +121,9 @@ class ChunkedUpdates:
             }
             update.tuner = Tuner(update, self.overlap.tuning, facts, self._collectives)
         self._updates.append(update)
+
+    def _concerns(self, optimizer):
+        return not getattr(self._local, "making", False) and _updates_itself(optimizer)
 
     def refuse_tf_keras(self) -> None:
         """Raises NotImplementedError."""

@@ -46,6 +46,7 @@ class DelayedUpdates:
         self._step = step
         self._rows: list[weakref.ref] = []  # in the order of first lookups, the same on all workers
         self._plans = weakref.WeakKeyDictionary()  # model: (optimizer, tables, ids)
+        self._told: set[tuple[str, str]] = set()  # (tables, reason) of which the log knows
         self._local = threading.local()
 
     def of(self, table: Any) -> DelayedRows:
@@ -102,13 +103,15 @@ class DelayedUpdates:
             if model.optimizer.built:
                 self._plans[model] = weakref.ref(model.optimizer), tables, ids_of
             for name, reason in left_out.items():
-                logging.warning("delay_rows: all rows of %s are updated at once: %s.", name, reason)
+                self.tell(reason, name)
         if not tables:
+            return {}
+        if reason := eligible.optimizer_reason(model.optimizer):  # it may have been told to clip since
+            self.tell(reason)
             return {}
         for table in tables:
             if reason := self.of(table).reason_against(model.optimizer):
-                text = "delay_rows: all rows of %s are updated at once: %s."
-                logging.log_first_n(logging.WARNING, text, 1, table.name, reason)
+                self.tell(reason, table.name)
         graph = tf.compat.v1.get_default_graph()
         ids = [eligible.flat(x) for x in tf.nest.flatten(ids_of(following), expand_composites=False)]
         return {
@@ -116,6 +119,12 @@ class DelayedUpdates:
             for table, x in zip(tables, ids, strict=True)
             if self.of(table).reason_against(model.optimizer) is None
         }
+
+    def tell(self, reason: str, tables: str = "all tables") -> None:
+        """Logs why rows of `tables` are not delayed; each reason once."""
+        if (tables, reason) not in self._told:
+            self._told.add((tables, reason))
+            logging.warning("delay_rows: all rows of %s are updated at once: %s.", tables, reason)
 
     def announced(self, table: Any) -> Announced | None:
         """What the next batch reads of the slice `table`, where a lookup can use that."""
@@ -149,7 +158,7 @@ class DelayedUpdates:
         arrived = [x for x in received if tf.is_symbolic_tensor(x) and x.graph is graph]
         reason = getattr(self._local, "reason", None)
         if reason is not None and any(slices.of(v) is not None for _, v in pairs):
-            logging.log_first_n(logging.WARNING, "delay_rows: all rows are updated at once: %s.", 1, reason)
+            self.tell(reason)
         return [
             (self._delayed(own, g, v, arrived) if slices.of(v) is not None else g, v)
             for own, (g, v) in zip(gradients, pairs, strict=True)
@@ -158,6 +167,8 @@ class DelayedUpdates:
     def _delayed(self, own, gradient, variable, arrived):
         rows, announced = self.of(variable), self.announced(variable)
         split: Split | None = None if announced is None else announced.split
+        if announced is not None and announced.lookups > 1:
+            self.tell("a step looks it up more than once", variable.name)
         is_split = split is not None and split.delayed_rows is not None and gradient is not None
         with tf.control_dependencies(arrived):
             rows.bring()

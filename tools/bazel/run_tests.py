@@ -14,8 +14,9 @@ from tools.bazel.report import TargetResult, read_events, summary
 EVENTS = pathlib.Path(".cache/bazel_events.json")
 # The C++ tests once more, with AddressSanitizer and UndefinedBehaviorSanitizer.
 SANITIZERS = "sanitizers"
-# Without the first, targets that are left out would count as not run.
+# Without the first, targets that are left out would count as not run. The last two are pytest's.
 NOT_THOROUGH = ["--build_tests_only", "--test_tag_filters=-thorough"]
+NOT_THOROUGH += ["--test_arg=-m", "--test_arg=not thorough"]
 
 
 def run(*options: str) -> tuple[int, list[TargetResult] | None]:

@@ -21,6 +21,7 @@ for number in 70 75 80 90 100 120; do
   fi
 done
 targets+=("-gencode=arch=compute_$newest,code=compute_$newest")  # for what is newer
+echo "for: ${targets[*]##*code=}"
 count=0
 while IFS= read -r source; do
   object=build/cuda/${source%.cu*}.o

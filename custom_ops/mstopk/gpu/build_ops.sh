@@ -6,9 +6,11 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../.."
 
 nvcc=$(command -v nvcc) || { echo "build_ops.sh: nvcc is not on PATH." >&2; exit 1; }
 cuda=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
-flags() { .venv/bin/python -c "import tensorflow as tf; print(*tf.sysconfig.get_$1_flags())" 2>/dev/null; }
-read -ra compile <<<"$(flags compile)"
-read -ra link <<<"$(flags link)"
+flags() { TF_CPP_MIN_LOG_LEVEL=3 .venv/bin/python -c "import tensorflow as tf; print(*tf.sysconfig.get_$1_flags())"; }
+found=$(flags compile)  # by itself: a failure within a here-string would go unnoticed
+read -ra compile <<<"$found"
+found=$(flags link)
+read -ra link <<<"$found"
 out=build/cuda/mstopk
 mkdir -p "$out"
 core=custom_ops/mstopk

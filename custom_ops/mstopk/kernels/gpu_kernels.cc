@@ -64,8 +64,7 @@ class GpuMstopkOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_samplings", &num_samplings));
     OP_REQUIRES_OK(context, context->GetAttr("sorted", &sorted));
     OP_REQUIRES(context, num_samplings < 0 && !sorted,
-                absl::UnimplementedError("num_samplings and sorted are supported on the CPU only: "
-                                         "drop them, or place the call with tf.device('cpu')"));
+                absl::UnimplementedError("num_samplings and sorted are supported on the CPU only"));
   }
 
   void Compute(OpKernelContext* context) override {

@@ -1,0 +1,13 @@
+"""Cases that `make check` runs and `make test` leaves out: others of theirs show the same, or nearly."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+thorough = pytest.mark.thorough
+
+
+def thorough_if(is_left: Callable[[Any], bool], values: Iterable) -> list:
+    """`values` for `pytest.mark.parametrize`, of which those that `is_left` are for `make check` alone."""
+    return [pytest.param(value, marks=thorough) if is_left(value) else value for value in values]
