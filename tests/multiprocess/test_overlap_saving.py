@@ -22,6 +22,8 @@ from tests.multiprocess.overlap_runs import (
 from tests.multiprocess.saving_models import assert_same_state, interruption, state
 from tests.thorough import thorough, thorough_if
 
+pytestmark = pytest.mark.usefixtures("tolerance")
+
 
 @pytest.fixture(scope="module")
 def strategies(comm):

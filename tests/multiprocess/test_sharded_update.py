@@ -16,21 +16,7 @@ from tf_sparse_strategy.overlap.update_at_once import UpdateAtOnce
 
 ROWS, BATCH, WORDS = 26, 8, 11  # the last batch has 2 rows
 FUSION = 64  # bytes: several buckets even here
-
-
-@pytest.fixture(autouse=True)
-def tolerance(comm):
-    """What rounding may do. With more than two workers sums have several orders, whose difference grows from
-    step to step (BatchNormalization of two rows divides by little): float64 keeps it small.
-    """
-    if comm.topology.num_workers <= 2:
-        yield 1e-6
-        return
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield 1e-10
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
+pytestmark = pytest.mark.usefixtures("tolerance")
 
 
 @pytest.fixture(scope="module")
