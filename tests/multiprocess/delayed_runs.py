@@ -71,14 +71,20 @@ class Waiting(keras.callbacks.Callback):
         self.batches += delayed is not None and delayed.are_waiting
 
 
-def trained(
-    strategy, optimizer=lazy_adam, build=one_table, data=None, fitting=None, callbacks=(), **compiling
-):
-    """(weights, logs, slots and step count after `fit`; batches after which rows waited)."""
+def compiled(strategy, optimizer=lazy_adam, build=one_table, **compiling):
+    """A model with the same weights under every strategy."""
     keras.utils.set_random_seed(5)
     with strategy.scope():
         model = embedding_models.start(build(tss.layers.ShardedEmbedding))
         model.compile(optimizer(), "mse", **compiling)
+    return model
+
+
+def trained(
+    strategy, optimizer=lazy_adam, build=one_table, data=None, fitting=None, callbacks=(), **compiling
+):
+    """(weights, logs, slots and step count after `fit`; batches after which rows waited)."""
+    model = compiled(strategy, optimizer, build, **compiling)
     waiting = Waiting()
     data = batches(zipf()) if data is None else data
     history = model.fit(data, verbose=0, callbacks=[waiting, *callbacks], **(fitting or {}))

@@ -17,6 +17,7 @@ from tests.multiprocess.delayed_runs import (
     adversarial,
     batches,
     compare,
+    compiled,
     lazy_adam,
     one_table,
     pair,
@@ -142,10 +143,7 @@ def test_an_id_out_of_range_and_another_training(strategies):
     """All workers are told of it, and what waited then arrives. (The step itself may count or not.)"""
     results = []
     for strategy in strategies:
-        keras.utils.set_random_seed(5)
-        with strategy.scope():
-            model = embedding_models.start(one_table(tss.layers.ShardedEmbedding))
-            model.compile(lazy_adam(), "mse")
+        model = compiled(strategy)
         wrong = np.concatenate([*ADVERSARIAL[:3], np.full((2, LENGTH), -VOCABULARY - 9, "int32")])
         with pytest.raises(tf.errors.InvalidArgumentError, match="has rows 0 to"):
             model.fit(batches(wrong, batch=2, shuffled=False), verbose=0)
@@ -217,13 +215,10 @@ def test_a_second_lookup_in_a_step(strategies, caplog):
 def test_clipping_that_is_asked_for_later(strategies, caplog):
     results = []
     for strategy in strategies:
-        keras.utils.set_random_seed(5)
-        waiting = Waiting()
+        model, waiting = compiled(strategy), Waiting()
+        model.fit(adversarial(), verbose=0)
+        model.optimizer.global_clipnorm = 0.01
         with strategy.scope():
-            model = embedding_models.start(one_table(tss.layers.ShardedEmbedding))
-            model.compile(lazy_adam(), "mse")
-            model.fit(adversarial(), verbose=0)
-            model.optimizer.global_clipnorm = 0.01
             model.compile(model.optimizer, "mse")
         model.fit(adversarial(), verbose=0, callbacks=[waiting])
         assert waiting.batches == 0

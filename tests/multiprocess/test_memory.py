@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, placed, step
+from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, placed, sent_in_all, step
 from tf_sparse_strategy import agreement, communication
 from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
@@ -29,15 +29,6 @@ from tf_sparse_strategy.topology import Topology
 @pytest.fixture
 def variables():
     return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-
-
-def sent_in_all(reducer, variables):
-    """All that is left in residuals, made to come out by steps that add nothing."""
-    zeros = [(tf.zeros_like(v), v) for v in variables]
-    nothing = tf.function(lambda: tf.concat([tf.reshape(g, [-1]) for g in reducer.reduce(zeros)], 0))
-    total = sum(nothing().numpy() for _ in range(60))
-    assert not any(r.any() for r in kept(reducer) if r.ndim)  # what is not is a count
-    return total
 
 
 EACH = [kind(0.1) for kind in (HiTopK, TopKAllGather, ShardedTopK, GTopK, OkTopK, DGC)]

@@ -64,7 +64,7 @@ class Trials:
         """
         is_first = not self.seconds
         self.seconds[size] = seconds
-        extra = max(0.0, spent - calls * self.seconds[self.best])
+        extra = self._beyond_best(spent, calls)
         self._dearest = max(self._dearest, extra)
         self.cost += 0.0 if is_first else extra
         self.note_training(spent)
@@ -72,8 +72,11 @@ class Trials:
     def note_dropped(self, spent: float, calls: int) -> None:
         """Adds what a trial has taken that did not come to its end; arguments as of `note`."""
         if self.seconds:
-            self.cost += max(0.0, spent - calls * self.seconds[self.best])
+            self.cost += self._beyond_best(spent, calls)
         self.note_training(spent)
+
+    def _beyond_best(self, spent, calls):
+        return max(0.0, spent - calls * self.seconds[self.best])
 
     def note_training(self, seconds: float) -> None:
         """Adds time that passed between trials."""
