@@ -29,8 +29,10 @@ def naming(what: str) -> Iterator[None]:
             )
             after *= 2
 
-    threading.Thread(target=watch, daemon=True).start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         done.set()
+        watcher.join()  # nothing is said once the wait is over
