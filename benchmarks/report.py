@@ -145,6 +145,11 @@ def spread(values: list[float], scale: float) -> str:
     return f"{middle} ({low}–{high})"
 
 
+def paired_ratio(seconds: dict[str, list[float]], one: str, other: str) -> float:
+    """A way's time by another's in the same round, the median: what slows a whole round does not count."""
+    return statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True))
+
+
 def said(reached: bool) -> str:
     """What became of a goal."""
     return "reached" if reached else "missed"

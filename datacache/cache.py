@@ -35,7 +35,8 @@ class DataCache:
     modification time is another.
 
     With `local_dir` a file is read from the central storage once per machine. Every process of every run
-    lists the source; without `local_dir`, each also reads all files of `TFRecords` to find their records.
+    lists the source; without `local_dir`, the first one also reads all files of `TFRecords` to find their
+    records, and leaves an index of them in memory.
 
     Cost: memory of N samples, each rounded up to 64 bytes and with a header of 64; one copy per sample and
     batch. Not for data sets whose decoding is cheaper than a copy, nor for samples of different shapes.

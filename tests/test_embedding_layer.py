@@ -108,6 +108,40 @@ def test_combiners_of_all_kinds_of_inputs(scope, combiner, weighted):
     np.testing.assert_allclose(layer(ids.to_tensor(), weights=dense_weights), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "kind, weights",
+    [
+        ("ragged", [[1.0], [2.0, 3.0]]),
+        ("sparse", [[1.0], [2.0, 3.0]]),
+        ("ragged", [[1.0, 2.0], [3.0], []]),
+    ],
+)
+def test_weights_in_other_places_are_refused(scope, kind, weights):
+    """As many as ids, but in other rows; or of other rows."""
+    layer = tss.layers.ShardedEmbedding(L, D, weights=TABLE, combiner="sum")
+    ids, weights = tf.ragged.constant([[1, 2], [3]], dtype=tf.int32), tf.ragged.constant(weights)
+    if kind == "sparse":
+        ids, weights = ids.to_sparse(), weights.to_sparse()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not in the places of the ids"):
+        layer(ids, weights=weights)
+
+
+def test_ragged_ids_of_several_dimensions(scope):
+    ids = tf.RaggedTensor.from_row_lengths(tf.constant([[1, 2], [3, 3], [0, 6]]), [2, 0, 1])
+    rows = layers()[1](ids)
+    assert rows.shape.as_list() == [3, None, 2, D]
+    np.testing.assert_array_equal(rows.flat_values, TABLE[[[1, 2], [3, 3], [0, 6]]])
+
+
+@pytest.mark.parametrize("too_large", [2**63, 2**64 - 1])
+def test_ids_beyond_int64_are_not_negative(scope, too_large):
+    ids = tf.constant([1, too_large], tf.uint64)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="has rows 0 to 6"):
+        layers()[1](ids)
+    clip = tss.layers.ShardedEmbedding(L, D, weights=TABLE, ids_out_of_range="clip")
+    np.testing.assert_array_equal(clip(ids), TABLE[[1, L - 1]])
+
+
 def test_ragged_ids_stay_ragged(scope):
     ids = tf.ragged.constant([[1, 2], [], [3]], dtype=tf.int32)
     rows = layers()[1](ids)
@@ -208,6 +242,26 @@ def test_conversion():
     assert type(everything.get_layer("rows")) is keras.layers.Embedding
 
 
+def test_conversion_keeps_what_layers_were_adapted_to():
+    """Vocabularies, means and variances, which configurations do not have."""
+    texts, numbers = np.array(["b a", "a c", "c c"]), np.array([[1.0], [2.0], [6.0]], "float32")
+    with tss.SparseStrategy().scope():
+        text, size = keras.Input([], dtype="string"), keras.Input([1])
+        words = keras.layers.TextVectorization(output_sequence_length=2)
+        scaled, steps = keras.layers.Normalization(), keras.layers.Discretization(num_bins=2)
+        words.adapt(texts)
+        scaled.adapt(numbers)
+        steps.adapt(numbers)
+        rows = keras.layers.Flatten()(keras.layers.Embedding(50, 3)(words(text)))
+        parts = [rows, scaled(size), keras.ops.cast(steps(size), "float32")]
+        model = keras.Model([text, size], keras.layers.Concatenate()(parts))
+        converted = tss.shard_embeddings(model, placement="columns")
+        inputs = [tf.constant(texts), tf.constant(numbers)]
+        found = converted(inputs)
+    np.testing.assert_array_equal(found, model(inputs))
+    assert any(type(layer) is tss.layers.ShardedEmbedding for layer in converted.layers)
+
+
 def test_conversion_leaves_tables_whole_that_the_optimizer_could_not_train():
     with tss.SparseStrategy().scope():
         model = model_of_embeddings()
@@ -261,7 +315,7 @@ def test_conversion_of_a_model_made_outside_the_scope():
 
 def test_lookup_together_is_each_by_itself(scope):
     """Masks included; of lists, too."""
-    alone, masked = layers(name="alone")[1], layers(mask_zero=True)[1]
+    alone, masked = layers(name="alone", trainable=False)[1], layers(mask_zero=True)[1]
     ids = [[[1, 0], [2, 2]], tf.constant([[0, 3]])]
     found = tss.layers.lookup_together([alone, masked], ids)
     for layer, i, rows in zip([alone, masked], ids, found, strict=True):

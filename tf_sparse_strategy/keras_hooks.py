@@ -7,6 +7,7 @@ current strategy; under any other it calls the original.
 |---------------------------------------------|--------------------------------------|-----------------------|
 | TFOptimizer._all_reduce_sum_gradients       | hides which variable a gradient is of| reduce (gradient, var)|
 | BaseOptimizer._clip_gradients               | clips before the gradients are summed| clip the sum          |
+| BaseOptimizer._backend_apply_gradients      | adds a batch of no account to others | count each batch      |
 | BaseOptimizer.build                         | may need more than a table's columns | refuse                |
 | TFOptimizer._backend_update_step and decay  | overlap: a worker updates its chunks | update those          |
 | TFOptimizer.add_variable_from_reference     | ShardedUpdate: slots are whole       | make this worker's    |
@@ -25,6 +26,7 @@ current strategy; under any other it calls the original.
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
+import functools
 import threading
 import warnings
 
@@ -95,6 +97,7 @@ def _install_keras3() -> None:
     wrap(tf_optimizer.TFOptimizer, "add_variable_from_reference", _add_part_of_slot)
     wrap(base_optimizer.BaseOptimizer, "build", _build_for_parts)
     wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
+    wrap(base_optimizer.BaseOptimizer, "_backend_apply_gradients", _count_each_batch)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
     wrap(loss, "reduce_values", _reduce_loss)
     wrap(loss, "scale_loss_for_distribution", _scale_loss)
@@ -141,12 +144,25 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if not getattr(_clipping, "done", False):
         present = [(g, v) for g, v in grads_and_vars if g is not None]
         extended.gradients.communication.check_optimizer(optimizer)
-        reduced = extended.reduce_gradients(present)
+        reduced = extended.reduce_gradients(present, are_counted=_accumulates(optimizer))
         clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
         summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
     if extended.delayed is None:
         return summed
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])
+
+
+def _accumulates(optimizer):
+    return optimizer.gradient_accumulation_steps is not None
+
+
+def _count_each_batch(original, optimizer, grads, trainable_variables):
+    """Before gradients are added to those of other batches, of which rows may count."""
+    extended = _in_replica_of_ours()
+    if extended is not None and _accumulates(optimizer):
+        pairs = zip(grads, trainable_variables, strict=True)
+        grads = [gradient for gradient, _ in extended.counted_gradients(pairs)]
+    return original(optimizer, grads, trainable_variables)
 
 
 def _build_for_parts(original, optimizer, variables):
@@ -189,9 +205,11 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
         return original(optimizer, grads, variables, learning_rate)
     extended = _in_replica_of_ours()
     pairs = list(zip(grads, variables, strict=True))
-    others, _clipping.done = extended.chunked.apply(
-        optimizer, pairs, learning_rate, extended.counted_gradients, extended.reduce_gradients
+    check, reduce = (
+        functools.partial(function, are_counted=_accumulates(optimizer))
+        for function in (extended.checked_gradients, extended.reduce_gradients)
     )
+    others, _clipping.done = extended.chunked.apply(optimizer, pairs, learning_rate, check, reduce)
     try:
         if others:
             original(optimizer, *zip(*others, strict=True), learning_rate)

@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import saving
-from tf_sparse_strategy.embedding import files, slices
+from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import extended_of, wrap
 
@@ -54,7 +54,7 @@ def install_keras3() -> None:
     wrap(saving_lib, "is_memory_sufficient", _no_whole_file_in_memory)
     files.install_keras3(saving_lib.H5IOStore, saving_lib.safe_get_h5_dataset)
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
-    wrap(Model, "export", functools.partial(_export_by_chief, keras.models.clone_model))
+    wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of))
     _wrap_loads(saving_api, (keras.saving, keras.models))
 
     wrap(Layer, "get_weights", tables.get_weights)
@@ -91,7 +91,7 @@ def install_tf_keras() -> None:
     wrap(hdf5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
     wrap(legacy_save, "save_weights", _save_legacy_weights_by_chief)
     wrap(saved_model_save, "save", _save_whole_model_by_chief)
-    wrap(Model, "export", functools.partial(_export_by_chief, tf_keras.models.clone_model))
+    wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of_tf_keras))
     _wrap_loads(saving_api, (tf_keras.saving, tf_keras.models))
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
@@ -171,7 +171,7 @@ def _save_legacy_weights_by_chief(original, model, filepath, *args, **kwargs):
     return save(original, model, filepath, *args, **kwargs)
 
 
-def _export_by_chief(clone, original, model, filepath, *args, **kwargs):
+def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     """With sharded tables, a copy that holds them whole, which the chief alone makes."""
     if tables.of_model(model) is None:
         return _save_by_chief(original, model, filepath, *args, **kwargs)
@@ -183,9 +183,7 @@ def _export_by_chief(clone, original, model, filepath, *args, **kwargs):
         return None
     with extended.alone(), tables.saving_tables(model):
         weights = model.get_weights()
-    copy = clone(model)
-    copy.set_weights(weights)
-    return original(copy, filepath, *args, **kwargs)
+    return original(copy_of(model, weights), filepath, *args, **kwargs)
 
 
 def _refuse_parts(part) -> None:

@@ -19,7 +19,7 @@ from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.guarded import BEYOND
+from tf_sparse_strategy.communication.guarded import BEYOND, LEVEL
 from tf_sparse_strategy.communication.switching import CHANGES, NO_PHASE, PHASE, own_name
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
 
@@ -32,8 +32,9 @@ class Memory(tf.train.experimental.PythonState):
 
     Saving and restoring are collective: all workers call. Restored with the same workers, buckets and
     scheme, every bit is as it was. With others, residuals and DGC's velocities are put together and cut
-    anew so that their sum over the workers is kept (resharding.py), steps go on being counted, and whatever
-    else a scheme remembers starts afresh. Where sums are exact, the first one takes residuals along.
+    anew so that their sum over the workers is kept (resharding.py), steps go on being counted (with the same
+    scheme also those of schemes within it, and `Guarded`'s density), and whatever else a scheme remembers
+    starts afresh. Where sums are exact, the first one takes residuals along.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
@@ -68,17 +69,26 @@ class Memory(tf.train.experimental.PythonState):
             with tf.init_scope():
                 self._lists[plan] = self._initial(plan)
                 if not (self._restored and self._fill(plan, self._lists[plan])):
-                    self._warn_of_what_waits(plan)
+                    self._go_on(plan)
         return [State(variables) for variables in self._lists[plan]]
 
-    def _warn_of_what_waits(self, plan: BucketPlan) -> None:
+    def _go_on(self, plan: BucketPlan) -> None:
         """Layers that were frozen or thawed make another list of gradients, with residuals of its own."""
+        before = [
+            (bucket, state)
+            for other, states in self._lists.items()
+            if other is not plan and {t.key for t in other.tensors} & {t.key for t in plan.tensors}
+            for bucket, state in zip(other.buckets, states, strict=True)
+        ]
+        counts = [
+            (name, int(held)) for _, state in before for name, held in state.items() if is_progress(name)
+        ]
+        _count_on(counts, self._lists[plan])
         others = {
             tensor.key
-            for other, states in self._lists.items()
-            for bucket, state in zip(other.buckets, states, strict=True)
+            for bucket, state in before
             for tensor in bucket.tensors
-            if other is not plan and (RESIDUAL in state or LEFT in state)
+            if RESIDUAL in state or LEFT in state
         }
         common = others & {tensor.key for tensor in plan.tensors}
         if common and self._collectives.topology.rank == 0:
@@ -237,7 +247,12 @@ class Memory(tf.train.experimental.PythonState):
             for (bucket, name), rows in zip(names, record["arrays"].values(), strict=True):
                 values[int(bucket)][name].assign(rows[self._collectives.topology.rank])
             return
-        _take_common(record["arrays"], values)
+        counts = [
+            (name, int(rows[0]))
+            for (_, name), rows in zip(names, record["arrays"].values(), strict=True)
+            if name == _STEP or (is_progress(name) and record["scheme"] == own["scheme"])
+        ]
+        _count_on(counts, values)
         for name in (RESIDUAL, VELOCITY):
             self._cut_anew(name, plan, own, record, values)
 
@@ -310,12 +325,16 @@ def _is_saved(name, state) -> bool:
     return not is_count(name) and name != WAITS  # which follows from what is left
 
 
-def _take_common(arrays, values) -> None:
-    """Restores how far training has come, which is the same for all workers and buckets."""
-    rows = [array for key, array in arrays.items() if key.partition("/")[2] == _STEP]
+def is_progress(name) -> bool:
+    """Whether a variable says how far training has come, the same on all workers, whatever the buckets."""
+    return own_name(name) in (_STEP, LEVEL)
+
+
+def _count_on(counts, values) -> None:
+    """Lets `values` go on from the largest of the (name, number) of each name."""
     for state in values:
-        if rows and _STEP in state:
-            state[_STEP].assign(rows[0][0])
+        for name in filter(is_progress, state):
+            state[name].assign(max([0, *(number for known, number in counts if known == name)]))
 
 
 def _layout(sizes, buckets, places) -> resharding.Layout:

@@ -22,6 +22,7 @@ from tf_sparse_strategy.topology import Group, Topology
 VELOCITY = "velocity"  # that of the momentum which DGC applies before the selection
 RESIDUAL = "residual"  # the state's name of what conserves the gradient's mass
 LEFT = "left"  # that of a residual which was restored where none is kept: the next sum takes it along
+AGE = "age"  # that of steps since thresholds were first taken, which they are anew at 0
 WAITS = "waits"  # beside it: 1 until that has happened
 
 

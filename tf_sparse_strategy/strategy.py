@@ -34,7 +34,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
         are on their way while the first layers still compute. Smaller buckets start earlier, but each
         waits for all workers to be ready. Default 1 MiB for `Dense`, whose small buckets Horovod fuses
-        where they are ready together, 32 MiB for all others, whose buckets cost more messages.
+        where they are ready together, and for `Auto` where it takes that; 32 MiB for all others, whose
+        buckets cost more messages.
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.

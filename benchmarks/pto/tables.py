@@ -11,13 +11,6 @@ def _ratio(job: dict, one: str, other: str) -> float:
     return statistics.median(job["seconds"][one]) / statistics.median(job["seconds"][other])
 
 
-def _paired(job: dict, one: str, other: str) -> float:
-    """Median of the rounds' ratios: a change of load hits both ways of a round."""
-    return statistics.median(
-        a / b for a, b in zip(job["seconds"][one], job["seconds"][other], strict=True)
-    )
-
-
 def _cell(job: dict, name: str, floor: str) -> str:
     if name not in job["seconds"]:
         return ""
@@ -41,23 +34,24 @@ def _goals(results: dict) -> str:
     for job in results["norms"]:
         where = f"{job['model']}, {_workers(job)}"
         if job["workers"] == 1:
-            share = _paired(job, "one read", "fused")
+            share = report.paired_ratio(job["seconds"], "one read", "fused")
             rows.append([f"{where}: fused norms, of the speed of one read", "0.70", share, share >= 0.7])
         else:
-            slower = _paired(job, "auto", "fused, layer by layer")
+            slower = report.paired_ratio(job["seconds"], "auto", "fused, layer by layer")
             what = f'{where}: "auto", of the time of norms that are not divided'
             rows.append([what, "1.02", slower, slower <= 1.02])
         if job["workers"] == 8 and job["auto"]["divide"]:
-            faster = min(_paired(job, way, "divided") for way in ("fused", "fused, layer by layer"))
+            fused = ("fused", "fused, layer by layer")
+            faster = min(report.paired_ratio(job["seconds"], way, "divided") for way in fused)
             what = f"{where}: divided, times faster than the faster of the fused ways"
             rows.append([what, "2", faster, faster >= 2])
     for job in results["steps"]:
         where = f"{job['model']}, {_workers(job)}"
         if job["workers"] == 1:
-            faster = _paired(job, "LARS by Keras operations", "LARS, fused")
+            faster = report.paired_ratio(job["seconds"], "LARS by Keras operations", "LARS, fused")
             rows.append([f"{where}: LARS, times faster than by Keras operations", "2", faster, faster >= 2])
         else:
-            slower = _paired(job, "LARS, auto", "LARS, fused")
+            slower = report.paired_ratio(job["seconds"], "LARS, auto", "LARS, fused")
             rows.append([f'{where}: a step with "auto", of the time without', "1.02", slower, slower <= 1.02])
     rows = [[what, goal, f"{found:.2f}", report.said(reached)] for what, goal, found, reached in rows]
     return report.table(["", "goal", "measured: median of the rounds' ratios", ""], rows)

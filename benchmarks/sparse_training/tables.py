@@ -2,16 +2,11 @@
 
 import statistics
 
-from benchmarks.report import environment_line, said, spread, table
+from benchmarks.report import environment_line, paired_ratio, said, spread, table
 
 ALONE, AUTO = "no communication", "Auto"
 SPARSE = ("HiTopK", "ShardedTopK", "ShardedTopK, fp16 + delta", "ShardedTopK applying 3 K, fp16 + delta")
 FASTER, SLOWER = 1.4, 0.02  # the goals: of the best sparse, and of Auto where nothing is to be gained
-
-
-def _ratio(seconds: dict[str, list[float]], method: str, other: str) -> float:
-    """A method's time by another's in the same round, the median: what slows a whole round does not count."""
-    return statistics.median(a / b for a, b in zip(seconds[method], seconds[other], strict=True))
 
 
 def verdict(name: str, job: dict) -> list[str]:
@@ -19,7 +14,7 @@ def verdict(name: str, job: dict) -> list[str]:
     medians = {method: statistics.median(seconds) for method, seconds in job["seconds"].items()}
     dense = {m: s for m, s in medians.items() if m not in (ALONE, AUTO, *SPARSE)}
     best, sparse = min(dense, key=dense.get), min(SPARSE, key=medians.get)
-    gain, auto = dense[best] / medians[sparse], _ratio(job["seconds"], AUTO, best)
+    gain, auto = dense[best] / medians[sparse], paired_ratio(job["seconds"], AUTO, best)
     lines = [f"- {name}: {sparse} does {gain:.2f} times the steps of the best dense setting, {best}; "]
     if medians[ALONE] < dense[best] / 2:
         lines[0] += f"its computation takes less than half (goal {FASTER:g}: {said(gain >= FASTER)})."

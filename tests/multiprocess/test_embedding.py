@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
-from tests.multiprocess.embedding_models import OPTIMIZERS, experiment, one_table
+from tests.multiprocess.embedding_models import OPTIMIZERS, experiment, one_table, start
 from tf_sparse_strategy import gradients
 from tf_sparse_strategy.embedding import slices
 
@@ -23,6 +23,34 @@ def test_same_as_one_process(comm, strategy, optimizer):
     ours = oracle.compare(comm, strategy, experiment(optimizer, predict=optimizer == "sgd"))
     for value in ours.values():
         oracle.assert_identical(comm, value)
+
+
+@pytest.mark.parametrize("kind", ["whole", "sharded", "delayed"])
+def test_rows_rest_when_a_workers_files_have_ended(comm, topology, partners, shared_tmp, kind):
+    """It goes on with rows that count for nothing, which LazyAdam would move by their momentum."""
+    p, strategy = topology.num_workers, tss.SparseStrategy(delay_rows=kind == "delayed")
+    layer = keras.layers.Embedding if kind == "whole" else tss.layers.ShardedEmbedding
+    paths = [str(shared_tmp / f"{rank}") for rank in range(p)]
+    with open(paths[topology.rank], "w") as file:  # ids that nobody else reads
+        file.write(f"{topology.rank}\n" * (2 if topology.rank else 10))
+    comm.barrier()
+
+    def table(steps):
+        numbers = tf.data.TextLineDataset(paths).map(lambda x: tf.strings.to_number([x]))
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+        data = numbers.map(lambda x: (x, tf.ones([1]))).batch(2 * p).with_options(options)
+        with strategy.scope():
+            ids = keras.Input([1])
+            rows = keras.layers.Flatten()(layer(p, 3, name="table")(ids))
+            model = start(keras.Model(ids, keras.layers.Dense(1)(rows)))
+            model.compile(tss.optimizers.LazyAdam(0.1), "mse")
+        model.fit(data, steps_per_epoch=steps, verbose=0)
+        return model.get_layer("table").get_weights()[0]
+
+    once, often = table(1), table(5)
+    np.testing.assert_array_equal(once[1:], often[1:])
+    assert (once[0] != often[0]).all()
 
 
 def assert_drawn_whole(topology, strategy, initializer=keras.initializers.GlorotNormal):

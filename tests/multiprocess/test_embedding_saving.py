@@ -104,6 +104,28 @@ def test_exported_models_hold_whole_tables(comm, topology, strategy, shared_tmp)
     comm.barrier()
 
 
+def test_exported_models_know_what_they_were_adapted_to(comm, topology, strategy, shared_tmp):
+    """A vocabulary, and a mean and a variance, which configurations do not have, and a Lambda."""
+    words, numbers = np.array([["b"], ["a"], ["c"]]), np.array([[1.0], [2.0], [6.0]], "float32")
+    with strategy.scope():
+        text, size = keras.Input([1], dtype="string"), keras.Input([1])
+        known, scaled = keras.layers.StringLookup(), keras.layers.Normalization()
+        known.adapt(words)
+        scaled.adapt(numbers)
+        ids = keras.layers.Lambda(lambda x: x + 0)(known(text))
+        rows = keras.layers.Flatten()(tss.layers.ShardedEmbedding(5, 3)(ids))
+        model = keras.Model([text, size], keras.layers.Concatenate()([rows, scaled(size)]))
+    inputs = [tf.constant(words), tf.constant(numbers)]
+    expected, path = model.predict(inputs, verbose=0), str(shared_tmp / "exported")
+    model.export(path, verbose=False)
+    if topology.rank == 0:
+        loaded = tf.saved_model.load(path)
+        served = loaded.serve(inputs)
+        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+        assert len(np.unique(served[:, 0])) == 3  # not all words are unknown
+    comm.barrier()
+
+
 def test_a_plain_file_is_loaded_by_any_number_of_workers(comm, topology, strategy, shared_tmp):
     path = str(shared_tmp / "plain.weights.h5")
     if topology.rank == 0:

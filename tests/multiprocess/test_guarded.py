@@ -55,6 +55,16 @@ def test_beyond_the_limit_a_step_is_dense(here):
     np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
 
 
+def test_thresholds_are_found_anew_when_the_residual_is_empty(here):
+    """Those of large residuals would let next to nothing pass."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Guarded(OkTopK(DENSITY), limit=1e-6, every=8, action="dense"), here, N)
+    data = np.tile(sparse_runs.floats(4, p, N, 1), [9, 1, 1])
+    sums = [run.step(tf.constant(g[rank])).numpy() for g in data]
+    if p > 1:
+        assert np.count_nonzero(sums[7]) > N // 2 and np.count_nonzero(sums[8]) >= N * DENSITY // 2
+
+
 def test_an_exact_sum_that_overflows_is_not_taken(here, capfd):
     """Each worker keeps a number, of which the sum is Inf: kept, they would be NaN for ever."""
     p, rank = here.topology.num_workers, here.topology.rank

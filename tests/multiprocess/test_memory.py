@@ -21,7 +21,9 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
     TopKAllGather,
 )
+from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.memory import is_progress
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, flush
 from tf_sparse_strategy.topology import Topology
 
@@ -80,6 +82,45 @@ def test_steps_are_counted_on_when_a_phase_is_added(comm, topology, variables):
     step(new, variables, topology, 3)
     if topology.num_workers > 1:
         assert {int(state["step"]) for bucket, state in new.memory.buckets if not bucket.is_exact} == {4}
+
+
+def progress(reducer):
+    """Of all buckets that change: counts of steps, and the largest level of density."""
+    states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
+    names = {name for state in states for name in filter(is_progress, state)}
+    return {name: max(int(state[name]) for state in states) for name in names}
+
+
+RAISED = Piecewise(
+    [(0, Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")), (9, Dense())], unit="step"
+)
+
+
+@pytest.mark.parametrize("when", ["other buckets", "a layer is frozen"])
+def test_what_is_within_another_scheme_goes_on_too(comm, topology, variables, when):
+    here = apart(topology)
+    old = GradientReducer(RAISED, here, bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    before = progress(old)
+    if topology.num_workers > 1:
+        assert before == {"step": 3, "0.step": 3, "0.level": 1}
+    new = old
+    if when == "other buckets":
+        new = GradientReducer(RAISED, here, bucket_bytes=1 << 20)
+        new.memory.deserialize(moved(comm, old.memory.serialize()))
+    step(new, variables if new is not old else variables[:-1], topology, 3)
+    steps = {name: number + 1 for name, number in before.items() if own_name(name) == "step"}
+    states = [state for bucket, state in list(new.memory.buckets) if not bucket.is_exact]
+    after = {name: int(states[-1][name]) for name in filter(is_progress, states[-1])} if states else {}
+    assert after == ({**before, **steps, "0.level": 2} if before else {})
+
+
+def test_lists_of_other_variables_begin_anew(topology, variables):
+    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+    step(reducer, variables, topology, 0)
+    step(reducer, [tf.Variable(v) for v in variables], topology, 1)
+    assert progress(reducer).get("step", 1) == 1
 
 
 BY_WORKERS = Piecewise([(0, HiTopK(0.05)), (2, TopKAllGather(0.3))], unit="step")

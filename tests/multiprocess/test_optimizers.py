@@ -74,11 +74,13 @@ def test_a_step_sends_gradients_and_nothing_else(keras, strategy):
     assert optimizer.iterations.numpy() == 3
 
 
-def test_gradient_accumulation(comm, strategy):
+@pytest.mark.parametrize("steps", [2, 3])
+def test_gradient_accumulation(comm, strategy, steps):
+    """Also where the batch before an update has rows for one worker alone, the second of 2."""
     import keras
 
     def optimizer():
-        return keras.optimizers.Adam(0.02, gradient_accumulation_steps=3)
+        return keras.optimizers.Adam(0.02, gradient_accumulation_steps=steps)
 
     oracle.compare(comm, strategy, experiment(optimizer, build=lambda: oracle.mlp(keras)))
 

@@ -39,7 +39,7 @@ def test_several_steps_per_call(comm, strategies):
 
 
 def test_gradient_accumulation(comm, strategies):
-    compare(comm, strategies, lambda: adam(gradient_accumulation_steps=3))
+    compare(comm, strategies, lambda: adam(gradient_accumulation_steps=2))
 
 
 OF_KERAS = ["RMSprop", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion", "Nadam"]

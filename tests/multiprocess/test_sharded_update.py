@@ -89,7 +89,7 @@ def by_element():
     return {
         "decay and averages": decaying,
         "loss scaling": scaled,
-        "accumulation": lambda: adam(gradient_accumulation_steps=3),
+        "accumulation": lambda: adam(gradient_accumulation_steps=2),
         "adagrad": lambda: keras.optimizers.Adagrad(0.1),
         "nadam": lambda: keras.optimizers.Nadam(0.02),
     }

@@ -10,9 +10,9 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
-from tf_sparse_strategy.communication.switching import Switching
+from tf_sparse_strategy.communication.switching import Switching, own_name
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.residual import RESIDUAL, State
+from tf_sparse_strategy.residual import AGE, RESIDUAL, State
 from tf_sparse_strategy.topology import Topology
 
 ACTIONS = ("warn", "density", "dense")
@@ -124,9 +124,9 @@ class Guarded(Switching):
 
         def skip():
             unchanged = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
-            return summed, unchanged, state[EPS].read_value()
+            return summed, unchanged, state[EPS].read_value(), tf.constant(False)
 
-        summed, kept, eps = tf.cond(due, check, skip)
+        summed, kept, eps, is_exact = tf.cond(due, check, skip)
         beyond = tf.cast(tf.logical_and(due, eps > self.limit), tf.int64)
         top = len(self.schemes(collectives.topology)) - 1
         new = {
@@ -137,11 +137,14 @@ class Guarded(Switching):
         }
         if RESIDUAL in state:
             new[RESIDUAL] = kept
+        for name in state:
+            if own_name(name) == AGE:  # thresholds are of a residual that is no more
+                new[name] = tf.where(is_exact, tf.zeros([], tf.int64), state.staged[name])
         state.stage(state.finite, **new)
         return summed
 
     def _check(self, bucket, summed, state, collectives):
-        """(the sum to return, this worker's residual, eps)."""
+        """(the sum to return, this worker's residual, eps, whether all of it is summed)."""
         share, n = self.share(collectives.topology), bucket.shape[0]
         own = tf.cast(bucket, tf.float32)
         whole = residual.flush(bucket, state[RESIDUAL], share) if RESIDUAL in state else own
@@ -161,12 +164,12 @@ class Guarded(Switching):
             )
         kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
         if self.action != "dense":
-            return summed, kept, eps
+            return summed, kept, eps, tf.constant(False)
         beyond = tf.logical_and(eps > self.limit, finite)
         if RESIDUAL not in state:
-            return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps
+            return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps, beyond
         values, left = residual.hand_out(both[0], bucket.dtype, share)
-        return tf.where(beyond, values, summed), tf.where(beyond, left, kept), eps
+        return tf.where(beyond, values, summed), tf.where(beyond, left, kept), eps, beyond
 
     def _tell(self, eps, n: int, state, finite, topology: Topology) -> None:
         def tell(*done):

@@ -10,7 +10,7 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.residual import RESIDUAL, Share
+from tf_sparse_strategy.residual import AGE, RESIDUAL, Share
 from tf_sparse_strategy.topology import Group, Topology
 
 _IMBALANCE = 4  # the paper's: entries are dealt out anew where a node has this many times its part
@@ -82,7 +82,7 @@ class OkTopK(SparseCommunication):
             return {}
         return {
             **super().state(bucket, topology),
-            "age": residual.variable(tf.zeros([], tf.int64)),  # steps since thresholds were first taken
+            AGE: residual.variable(tf.zeros([], tf.int64)),
             "local_threshold": residual.variable(0.0),
             "global_threshold": residual.variable(0.0),
             "overdue": residual.variable(tf.zeros([], tf.int64)),  # 1: some worker's global one is 0
@@ -91,7 +91,7 @@ class OkTopK(SparseCommunication):
         }
 
     def _sum_shard(self, x, state, share, collectives):
-        n, k, age = x.shape[0], self.count(x.shape[0]), state["age"]
+        n, k, age = x.shape[0], self.count(x.shape[0]), state[AGE]
         acc = x + state[RESIDUAL] if RESIDUAL in state else x
         # A threshold of 0, from a gradient with fewer than K entries, would let all of the next pass. The
         # local one is renewed without the others; the global one takes a collective that all must join.
@@ -145,7 +145,7 @@ class OkTopK(SparseCommunication):
         finite = tf.logical_and(finite, sums_finite)
 
         new = {
-            "age": age + 1,
+            AGE: age + 1,
             "local_threshold": local,
             "global_threshold": overall,
             "overdue": tf.cast(tf.reduce_max(everyone[:, 2]), tf.int64),

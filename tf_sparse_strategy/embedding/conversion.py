@@ -7,6 +7,7 @@ from absl import logging
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable
+from tf_sparse_strategy.embedding.copying import copy_of
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
 from tf_sparse_strategy.hooking import extended_of
 
@@ -70,10 +71,8 @@ def shard_embeddings(
     of_optimizer = _refused_optimizer(model)
 
     def convert(layer):
-        if type(layer) is keras.layers.Lambda:
-            return _copy_of_lambda(layer)
         if type(layer) is not keras.layers.Embedding:
-            return type(layer).from_config(layer.get_config())
+            return None
         reason = of_optimizer or _obstacle(layer)
         if reason is None and placement == "auto":
             itemsize = tf.as_dtype(layer.variable_dtype).size
@@ -82,20 +81,11 @@ def shard_embeddings(
         shape = f"table of {layer.name!r} [{layer.input_dim}, {layer.output_dim}]"
         if reason is not None:
             logging.info("shard_embeddings: the %s stays whole: %s", shape, reason)
-            return keras.layers.Embedding.from_config(layer.get_config())
+            return None
         logging.info("shard_embeddings: the %s is divided by columns", shape)
         return ShardedEmbedding.from_config(layer.get_config())
 
-    copy = keras.models.clone_model(model, clone_function=convert, recursive=True)
-    if model.built:
-        copy.set_weights(model.get_weights())
-    return copy
-
-
-def _copy_of_lambda(layer):
-    """Not by its configuration, from which Keras makes no function, or one without its globals."""
-    same = {"output_shape": layer._output_shape, "mask": layer.mask, "arguments": layer.arguments}
-    return keras.layers.Lambda(layer.function, name=layer.name, dtype=layer.dtype_policy, **same)
+    return copy_of(model, model.get_weights() if model.built else [], convert)
 
 
 def _require_made_in_scope(model, extended):

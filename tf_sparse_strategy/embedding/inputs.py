@@ -14,7 +14,7 @@ def flatten(ids: Any, weights: Any, combiner: str | None) -> tuple[tf.Tensor, Re
     """(ids [n], the function from their rows [n, D] to the layer's output).
 
     Args:
-      ids: a tensor [..., K], a ragged tensor [B, (K)] or a `tf.SparseTensor` [B, K].
+      ids: a tensor [..., K], a ragged tensor, [B, (K)] to be combined, or a `tf.SparseTensor` [B, K].
       weights: of the same kind and places as `ids`, or None.
       combiner: how the K rows become one; None to keep them.
 
@@ -51,11 +51,16 @@ def _shaped(rows, static, dynamic):
 
 def _from_ragged(ids, weights, combiner):
     if combiner is None:
-        return ids.flat_values, ids.with_flat_values
+        values = ids.flat_values
+        inner = tf.shape(values)
+        return tf.reshape(values, [-1]), lambda rows: ids.with_flat_values(_shaped(rows, values.shape, inner))
     if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
         raise ValueError(f"ragged ids of shape {ids.shape} cannot be combined; pass shape [B, (K)].")
     segments, count = tf.cast(ids.value_rowids(), tf.int32), tf.cast(ids.nrows(), tf.int32)
-    flat = weights.flat_values if isinstance(weights, tf.RaggedTensor) else weights
+    flat = weights
+    if isinstance(weights, tf.RaggedTensor):
+        with _in_same_places(weights.row_splits, ids.row_splits):
+            flat = tf.identity(weights.flat_values)
     return ids.values, lambda rows: combine(rows, segments, count, combiner, flat)
 
 
@@ -65,5 +70,17 @@ def _from_sparse(ids, weights, combiner):
     if ids.shape.rank != 2:
         raise ValueError(f"sparse ids of shape {ids.shape} cannot be combined; pass shape [B, K].")
     segments, count = tf.cast(ids.indices[:, 0], tf.int32), tf.cast(ids.dense_shape[0], tf.int32)
-    flat = weights.values if isinstance(weights, tf.SparseTensor) else weights
+    flat = weights
+    if isinstance(weights, tf.SparseTensor):
+        with _in_same_places(weights.indices, ids.indices):
+            flat = tf.identity(weights.values)
     return ids.values, lambda rows: combine(rows, segments, count, combiner, flat)
+
+
+def _in_same_places(weights, ids):
+    """After an assertion that weights are where ids are, not only as many."""
+    weights, ids = tf.cast(weights, tf.int64), tf.cast(ids, tf.int64)
+    alike = tf.reduce_all(tf.raw_ops.Equal(x=weights, y=ids, incompatible_shape_error=False))
+    message = "weights are not in the places of the ids: give one for each id, in its row."
+    check = tf.debugging.Assert(alike, [message])
+    return tf.control_dependencies([] if check is None else [check])

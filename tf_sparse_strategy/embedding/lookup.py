@@ -56,20 +56,37 @@ def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
     Raises:
       tf.errors.InvalidArgumentError: an id is out of range, on all workers.
     """
-    distinct = [_distinct(request) for request in requests]
     held = slices.of(requests[0].table)
     if held is None or held.partition.workers == 1:
-        return [
-            _from_whole(request, ids, place)
-            for request, (ids, place) in zip(requests, distinct, strict=True)
-        ]
-    return _Exchange(requests, distinct, held.slices).rows()
+        return [_from_whole(request, *_distinct(request)) for request in requests]
+    counts = held.slices.counts()
+    if counts is None:
+        return _Exchange(requests, held.slices).rows()
+    counted = [dataclasses.replace(r, ids=if_counted(r.ids, counts)) for r in requests]
+    exchanged = _Exchange(counted, held.slices).rows()
+    return [
+        _rows_or_zeros(request, rows, counts) for request, rows in zip(requests, exchanged, strict=True)
+    ]
+
+
+def if_counted(rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """`rows`, or none of them where none counts: an optimizer may move a row whose gradient is zero."""
+    return rows[: tf.where(counts, tf.shape(rows)[0], 0)]
+
+
+def _rows_or_zeros(request: Request, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """What was looked up, or as many zeros where nothing was."""
+    shape = [tf.size(request.ids), slices.whole_shape(request.table)[1]]
+    return tf.cond(counts, lambda: tf.identity(rows), lambda: tf.zeros(shape, rows.dtype))
 
 
 def _distinct(request: Request) -> tuple[tf.Tensor, tf.Tensor]:
     """(the distinct ids as int64, for each given id its place among them)."""
     rows = slices.whole_shape(request.table)[0]
-    ids = tf.cast(request.ids, tf.int64)  # 8 and 16 bits cannot count the rows
+    ids = request.ids
+    if ids.dtype == tf.uint64:  # which could turn negative, and so count from the end
+        ids = tf.minimum(ids, tf.constant(tf.int64.max, tf.uint64))
+    ids = tf.cast(ids, tf.int64)  # 8 and 16 bits cannot count the rows
     ids = tf.where(ids < 0, ids + rows, ids)
     if request.clip:
         ids = tf.clip_by_value(ids, 0, rows - 1)
@@ -101,7 +118,7 @@ def _from_whole(request: Request, ids: tf.Tensor, place: tf.Tensor) -> tf.Tensor
 class _Exchange:
     """One lookup in tables of one strategy. Indices: q worker, t table; r is this worker."""
 
-    def __init__(self, requests, distinct, all_slices):
+    def __init__(self, requests, all_slices):
         self.requests = requests
         self.slices = all_slices
         self.workers = range(all_slices.collectives.topology.num_workers)
@@ -109,7 +126,7 @@ class _Exchange:
         self.widths = [slices.of(request.table).partition.widths for request in requests]  # [t][q]
         self.delayed = all_slices.delayed
         self.announced = [self.delayed and self.delayed.announced(request.table) for request in requests]
-        distinct, self.early, lacking = self._without_early(distinct)
+        distinct, self.early, lacking = self._without_early([_distinct(request) for request in requests])
         self.places = [place for _, place in distinct]
         self.mine = [tf.size(ids) for ids, _ in distinct]  # u_t
         following = [
@@ -278,7 +295,7 @@ class _Exchange:
             for split, known in zip(self.splits, self.announced, strict=True)
         ]
         for t, (gradient, request) in enumerate(zip(of_rows, self.requests, strict=True)):
-            gradient = self.slices.masked(tf.cast(tf.convert_to_tensor(gradient), dtypes[t]))
+            gradient = tf.cast(tf.convert_to_tensor(gradient), dtypes[t])
             summed = tf.math.unsorted_segment_sum(gradient, self.places[t], self.mine[t])
             summed = tf.cast(summed, request.wire_dtype or dtypes[t])
             if splits[t] is not None:

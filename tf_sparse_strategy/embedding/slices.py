@@ -121,12 +121,12 @@ class Slices:
 
     Args:
       collectives: of this worker.
-      masked: gives its argument, or zeros where this worker's batch counts for nothing.
+      counts: tells whether a row of this worker's batch counts, a bool; None where all batches' rows do.
     """
 
-    def __init__(self, collectives: Collectives, masked: Callable[[tf.Tensor], tf.Tensor]):
+    def __init__(self, collectives: Collectives, counts: Callable[[], tf.Tensor | None]):
         self.collectives = collectives
-        self.masked = masked
+        self.counts = counts
         self.delayed = None  # the strategy's scheduling.updates.DelayedUpdates, if it delays rows
         self._made = []  # weak references; the workers make them in the same order
         self._local = threading.local()

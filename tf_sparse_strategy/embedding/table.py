@@ -160,7 +160,7 @@ class ShardedTable:
 
     def _kind(self):
         """What layers that share an exchange have in common."""
-        trained = self._embeddings.trainable  # or gradients of the others would travel with its own
+        trained = self._embeddings.trainable  # or zeros for the others would travel with its gradients
         return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, trained
 
     def get_config(self):
@@ -217,7 +217,7 @@ def lookup_together(layers, inputs):
     inputs = [i if tf.is_tensor(i) else tf.convert_to_tensor(i) for i in inputs]
     asked = [layer._request(i) for layer, i in zip(layers, inputs, strict=True)]
     requests, restores = [r for r, _ in asked], [restore for _, restore in asked]
-    if len({layer._kind() for layer in layers}) > 1:
+    if len({layer._kind()[:-1] for layer in layers}) > 1:  # frozen ones may be among them
         raise ValueError("the layers' dtypes or wire_dtypes differ; call lookup_together for each kind.")
     outputs = [r(rows) for r, rows in zip(restores, _rows(layers, requests), strict=True)]
     for layer, ids, output in zip(layers, inputs, outputs, strict=True):

@@ -5,6 +5,7 @@ from tensorflow.python.distribute import distribute_utils, reduce_util, values
 from tensorflow.python.ops import control_flow_util
 
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, opened
 from tf_sparse_strategy.gradients import coalesced
 
@@ -15,26 +16,30 @@ _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
 class Reductions:
     """`StrategyExtended`'s hooks for sums over workers."""
 
-    def reduce_gradients(self, pairs: _GradientList) -> list:
+    def reduce_gradients(self, pairs: _GradientList, are_counted: bool = False) -> list:
         """Sums gradients over the workers by the chosen communication.
 
         Args:
           pairs: (gradient, variable) as one optimizer sees them, None gradients left out.
+          are_counted: whether they have been `counted_gradients`, e.g. those of several batches.
 
         Returns:
           The summed gradients, in order.
         """
-        return self.gradients.reduce(self.counted_gradients(pairs))
+        return self.gradients.reduce(self.checked_gradients(pairs, are_counted))
 
-    def counted_gradients(self, pairs: _GradientList) -> _GradientList:
-        """`pairs`, checked to be those of all workers; zeros where no row of this worker counts."""
+    def checked_gradients(self, pairs: _GradientList, are_counted: bool = False) -> _GradientList:
+        """`pairs`, checked to be those of all workers, and counted."""
         self._refuse_xla()
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
             self._same_variables.check(pairs)
-        batch = self.batch
-        if batch is None:
+        return list(pairs) if are_counted else self.counted_gradients(pairs)
+
+    def counted_gradients(self, pairs: _GradientList) -> _GradientList:
+        """`pairs`, or zeros where no row of this worker's batch counts."""
+        counts = self.batch_counts()
+        if counts is None:
             return list(pairs)
-        counts = batch.rows > 0
         return [(_counted_gradient(gradient, to, counts), to) for gradient, to in pairs]
 
     def _refuse_xla(self):
@@ -158,10 +163,10 @@ def _reduce_op(op: str | ReduceOp) -> ReduceOp:
 def _counted_gradient(gradient, variable, counts):
     """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
     if slices.of(variable) is not None:
-        return gradient  # of all workers' rows: each masked its own
+        return gradient  # of all workers' rows that count
     if isinstance(gradient, tf.IndexedSlices):
-        values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        values, indices = (if_counted(x, counts) for x in (gradient.values, gradient.indices))
+        return tf.IndexedSlices(values, indices, gradient.dense_shape)
     return tf.cond(counts, lambda: tf.identity(gradient), lambda: tf.zeros_like(gradient))
 
 

@@ -69,7 +69,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         self.collectives = collectives
         self.gradients = GradientReducer(communication, collectives, bucket_bytes)
         self.gradients.memory.distribute_strategy = container_strategy
-        self.slices = slices.Slices(collectives, self.masked)
+        self.slices = slices.Slices(collectives, self.batch_counts)
         self.steps = StepCounter()
         alone = collectives.topology.num_workers == 1
         self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
@@ -177,10 +177,15 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
             with tf.device("CPU:0"):
                 self._counted.assign(tf.stack([tf.cast(n, tf.int64) for n in counted]))
 
+    def batch_counts(self) -> tf.Tensor | None:
+        """Whether a row of this worker's batch counts; None for batches without a tag, of which all do."""
+        batch = self.batch
+        return None if batch is None else batch.rows > 0
+
     def masked(self, x: tf.Tensor) -> tf.Tensor:
         """`x`, or zeros where this worker's batch counts for nothing."""
-        batch = self.batch
-        return x if batch is None else tf.where(batch.rows > 0, x, tf.zeros_like(x))
+        counts = self.batch_counts()
+        return x if counts is None else tf.where(counts, x, tf.zeros_like(x))
 
     def local_value(self, value):
         """This process's part of a structure of per-replica values, a tagged batch opened."""

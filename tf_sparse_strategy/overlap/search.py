@@ -16,7 +16,7 @@ def require_library() -> None:
     """Raises ImportError where scikit-learn, which models the speeds, is not installed."""
     if importlib.util.find_spec("sklearn") is None:
         raise ImportError(
-            "DeAR(fusion='auto') needs scikit-learn, which is not installed: pip install "
+            "fusion='auto' needs scikit-learn, which is not installed: pip install "
             "scikit-learn, or give a number of bytes, e.g. fusion=25 << 20."
         )
 

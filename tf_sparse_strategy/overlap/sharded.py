@@ -36,6 +36,7 @@ class ShardedUpdate(Divided):
 
     Raises:
       ValueError: an argument is out of range.
+      ImportError: `fusion="auto"` without scikit-learn.
 
     Example:
       >>> import tf_sparse_strategy as tss

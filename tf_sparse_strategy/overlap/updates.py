@@ -228,7 +228,7 @@ class ChunkedUpdates:
         optimizer: Any,
         pairs: list,
         learning_rate: Any,
-        count: Callable[[list], list],
+        check: Callable[[list], list],
         reduce: Callable[[list], list],
     ) -> tuple[list, bool]:
         """Updates what is divided of an optimizer's `[(gradient, variable), …]`.
@@ -237,7 +237,7 @@ class ChunkedUpdates:
           optimizer: one whose update is divided.
           pairs: this worker's gradients.
           learning_rate: a scalar.
-          count: checks pairs that are divided, and masks the gradients of rows of no account.
+          check: of pairs that are divided; masks the gradients of rows of no account.
           reduce: the same with pairs that are not, and sums their gradients over the workers.
 
         Returns:
@@ -264,7 +264,7 @@ class ChunkedUpdates:
             summed, squares = clipping.with_squares(reduce(others), beside)
         if update.leaves_behind:
             self.step.check_update(update)
-        factor = update.update(*zip(*count(mine), strict=True), learning_rate, squares)
+        factor = update.update(*zip(*check(mine), strict=True), learning_rate, squares)
         if update.leaves_behind:
             self._last.assign(tf.maximum(self._last.read_value(), update.number))
         if together:
