@@ -208,6 +208,25 @@ def test_exported_models_hold_whole_tables(comm, topology, trained, shared_tmp):
     comm.barrier()
 
 
+def test_exported_models_know_what_they_were_adapted_to(comm, topology, strategy, shared_tmp):
+    words, numbers = np.array([["b"], ["a"], ["c"]]), np.array([[1.0], [2.0], [6.0]], "float32")
+    with strategy.scope():
+        text, size = tf_keras.Input([1], dtype="string"), tf_keras.Input([1])
+        known, scaled = tf_keras.layers.StringLookup(), tf_keras.layers.Normalization()
+        known.adapt(words)
+        scaled.adapt(numbers)
+        rows = tf_keras.layers.Flatten()(ShardedEmbedding(5, 3)(known(text)))
+        model = tf_keras.Model([text, size], tf_keras.layers.Concatenate()([rows, scaled(size)]))
+    expected, path = model.predict([words, numbers], verbose=0), str(shared_tmp / "exported")
+    model.export(path)
+    if topology.rank == 0:
+        loaded = tf.saved_model.load(path)
+        served = loaded.serve([tf.constant(words), tf.constant(numbers)])
+        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+        assert len(np.unique(served[:, 0])) == 3  # not all words are unknown
+    comm.barrier()
+
+
 def test_a_checkpoint_read_before_there_are_tables(comm, trained, shared_tmp):
     (strategy, model), path = trained, str(shared_tmp / "early")
     source = wide_of(model)

@@ -58,8 +58,9 @@ def test_beyond_the_limit_a_step_is_dense(here):
 def test_thresholds_are_found_anew_when_the_residual_is_empty(here):
     """Those of large residuals would let next to nothing pass."""
     p, rank = here.topology.num_workers, here.topology.rank
-    run = sparse_runs.Run(Guarded(OkTopK(DENSITY), limit=1e-6, every=8, action="dense"), here, N)
-    data = np.tile(sparse_runs.floats(4, p, N, 1), [9, 1, 1])
+    scheme = OkTopK(DENSITY, threshold_period=5)
+    run = sparse_runs.Run(Guarded(scheme, limit=1e-6, every=8, action="dense"), here, N)
+    data = np.random.default_rng(4).uniform(1, 2, (9, p, N)).astype(np.float32)
     sums = [run.step(tf.constant(g[rank])).numpy() for g in data]
     if p > 1:
         assert np.count_nonzero(sums[7]) > N // 2 and np.count_nonzero(sums[8]) >= N * DENSITY // 2
