@@ -21,7 +21,7 @@ def schemes(density: float) -> dict:
     """By name: (the strategy's communication, limit of a bucket or None)."""
     return {
         "dense, 32 MB buckets": ("dense", 32 << 20),
-        "dense, 2 MB buckets": ("dense", 2 << 20),
+        "dense, 1 MB buckets, default": ("dense", None),
         "torus2d": ("torus2d", None),
         "HiTopK": (HiTopK(density), None),
         "ShardedTopK": (ShardedTopK(density), None),

@@ -64,6 +64,14 @@ def test_warm_up_keeps_the_velocity(here):
     assert run.variables["velocity"].numpy().any()
 
 
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_nothing_and_zeros(here, n):
+    """Fewer elements than workers, too."""
+    run = sparse_runs.Run(DGC(DENSITY), here, n)
+    for _ in range(2):
+        assert run.step(tf.zeros([n])).shape == [n] and not run.kept(n).any()
+
+
 @pytest.mark.usefixtures("partners")
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_step_that_is_not_finite_leaves_no_trace(here, bad):

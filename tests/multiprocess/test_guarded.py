@@ -135,6 +135,16 @@ def test_beyond_the_limit_rank_0_tells(here, capfd, action):
         assert all(f"its limit {limit:g} for {N} elements" in line for line in told)
 
 
+@pytest.mark.parametrize("action", TOLD)
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_nothing_and_zeros(here, action, n):
+    """Fewer elements than workers, too; of zeros nothing is lost."""
+    run = sparse_runs.Run(Guarded(HiTopK(DENSITY), 1e-6, every=1, action=action), here, n)
+    for _ in range(2):
+        assert not run.step(tf.zeros([n])).numpy().any() and not run.kept(n).any()
+    assert not run.variables[BEYOND].numpy()
+
+
 def test_a_step_that_is_not_finite_leaves_no_trace(here):
     run = sparse_runs.Run(Guarded(HiTopK(DENSITY), 1e-6, every=1, action="dense"), here, N)
     run.step(tf.range(N, dtype=tf.float32))
