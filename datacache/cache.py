@@ -96,6 +96,7 @@ class DataCache:
         self.version = _version_of(decode) if version is None else version
         self.local = LocalCopies(local_dir)
         source.open(self.local, memory_dir if budget.parse(memory) != 0 else None)
+        order.require_samples(len(source))
         read = source.reader()
         self.spec = sample_spec(lambda sample: decode(*read(sample)))
         flat = tf.nest.flatten(self.spec)

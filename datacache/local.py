@@ -52,7 +52,7 @@ class LocalCopies:
         """Where the copy of a file of this content is, or would be; empty where there are no copies."""
         if self.root is None:
             return ""
-        name = hashlib.sha256(original.encode()).hexdigest()
+        name = hashlib.sha256(os.fsencode(original)).hexdigest()
         return str(self.root / "files" / name[:2] / f"{name}-{stamp:016x}")
 
 

@@ -93,8 +93,12 @@ class Memory:
         try:
             root = directories.claim(root_of(memory_dir))
             with unopened(root):
-                self._lease = directories.Lease(root / name, _half_written)
-                self._open(root, memory, about)
+                self._lease = directories.Lease(root / name, self._leftovers)
+                try:
+                    self._open(root, memory, about)
+                except BaseException:
+                    self._lease.release()  # others are to have what this process does without
+                    raise
         except (OSError, tf.errors.ResourceExhaustedError) as error:
             message = getattr(error, "message", error)
             _log.warning(
@@ -112,36 +116,49 @@ class Memory:
         if others is None:
             _give(directory, _Given(0, 0))  # what the files take must be gone from the free space
         path = self._store(directory / "store", native.payload_bytes(self.specs))
-        tables = _pages(_PAGE + 8 * self.samples) * len(stores(directory))
-        held = max(_taken(directory) - tables, 0)
-        found = budget.limits(memory, str(directory), held, promised(root, directory))
-        if others is not None:
-            found.append(budget.Limit(others.samples, "what another process gives the same store"))
-        self.limit = budget.least(found)
         # A slot ends anywhere in a page that the next one begins in.
         encoded_bytes = None if encoded is None else int(np.mean(encoded)) + 64 + _PAGE
-        self.rooms = budget.rooms(
-            self.limit.bytes, self.samples, self._share, self.sample_bytes, encoded_bytes
-        )
+
+        def divide():
+            tables = _pages(_PAGE + 8 * self.samples) * len(stores(directory))
+            held = max(_taken(directory) - tables, 0)
+            found = budget.limits(memory, str(directory), held, promised(root, directory))
+            if others is not None:
+                found.append(budget.Limit(others.samples, "what another process gives the same store"))
+            self.limit = budget.least(found)
+            self.rooms = budget.rooms(
+                self.limit.bytes, self.samples, self._share, self.sample_bytes, encoded_bytes
+            )
+            return tables
+
+        tables, of_others = divide(), directory / "encoded"
+        if self._lease.alone and not self.rooms.encoded and of_others.exists():
+            of_others.unlink()  # a run with less memory has left it
+            tables = divide()
         if self.rooms.encoded:
-            self._open_encoded(directory / "encoded")
+            self._open_encoded(of_others)
         native.set_capacity(path, self.rooms.decoded)
         bytes_given = self.rooms.decoded * self.sample_bytes + self.rooms.encoded * (encoded_bytes or 0)
         _give(directory, _Given(bytes_given, tables))
         self.path = path
 
+    def _leftovers(self, directory: pathlib.Path) -> list[pathlib.Path]:
+        """What is half-written, and encoded samples, where copies on a local disk are these."""
+        encoded = [directory / "encoded"] if self._encoded_sizes is None else []
+        return directories.half_written(_written(directory)) + [path for path in encoded if path.exists()]
+
     def _open_encoded(self, path: pathlib.Path) -> None:
         """Without room for its table, decoded samples are kept alone: that store may be full of them."""
         try:
             self.encoded_path = self._store(path, int(np.max(self._encoded_sizes)))
+            native.set_capacity(self.encoded_path, self.rooms.encoded)
         except tf.errors.ResourceExhaustedError as error:
             _log.warning(
                 "datacache: no samples are kept encoded: %s. What does not fit decoded is read each time.",
                 error.message,
             )
             self.rooms = budget.rooms(self.limit.bytes, self.samples, self._share, self.sample_bytes, None)
-        else:
-            native.set_capacity(self.encoded_path, self.rooms.encoded)
+            self.encoded_path = None
 
     def _store(self, path: pathlib.Path, payload_bytes: int) -> str:
         """The path of a store that is there, or has been made, and is sound."""
@@ -246,10 +263,6 @@ def promised(root: pathlib.Path, own: pathlib.Path | None = None) -> int:
 def _written(directory: pathlib.Path) -> list[pathlib.Path]:
     """What we wrote in a store's directory, half-written files too."""
     return [path for path in directory.iterdir() if path.name.partition(".tmp.")[0] in _FILES]
-
-
-def _half_written(directory: pathlib.Path) -> list[pathlib.Path]:
-    return directories.half_written(_written(directory))
 
 
 def stores(directory: pathlib.Path) -> list[pathlib.Path]:

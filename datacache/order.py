@@ -72,10 +72,15 @@ def whole(name: str, value) -> int:
     return operator.index(value)
 
 
+def require_samples(samples: int) -> None:
+    """Raises ValueError where there is none."""
+    if samples < 1:
+        raise ValueError("The source has no samples: check its path or pattern.")
+
+
 def check(order: Order) -> Order:
     """Returns the order; raises ValueError where it cannot be."""
-    if order.samples < 1:
-        raise ValueError("The source has no samples: check its path or pattern.")
+    require_samples(order.samples)
     if order.batch_size < 1:
         raise ValueError(f"batch_size={order.batch_size}: must be at least 1.")
     if order.drop_remainder and order.batch_size > order.samples:

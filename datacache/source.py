@@ -8,6 +8,7 @@ them (local.py). `encoded_sizes` are the bytes that samples have before they are
 import hashlib
 import itertools
 import json
+import operator
 import os
 import stat
 from collections.abc import Callable, Iterable
@@ -48,7 +49,7 @@ def _not_kept(sample: tf.Tensor, read: Callable[[], tf.Tensor]) -> tf.Tensor:
 
 def _file_reader(files: list[SourceFile], copies: LocalCopies) -> Callable[..., tf.Tensor]:
     """The graph function that reads a part of one of the files: `native.read` with the file's number."""
-    originals = tf.constant([file.path for file in files])
+    originals = tf.constant([os.fsencode(file.path) for file in files])  # which need not be UTF-8
     names = tf.constant([copies.path(file.path, file.stamp) for file in files])
     stamps = tf.constant([file.stamp for file in files], tf.int64)
 
@@ -89,7 +90,8 @@ class TFRecords:
     later runs. Compressed files are not supported.
 
     Args:
-      pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths.
+      pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths; the order is that
+        of their names, the same for all processes.
     """
 
     def __init__(self, pattern: str | os.PathLike | list[str]):
@@ -98,7 +100,7 @@ class TFRecords:
                 pattern = os.fspath(pattern)
                 self.paths = sorted(tf.io.gfile.glob(_absolute(pattern)))
             else:
-                self.paths = [_absolute(os.fspath(path)) for path in pattern]
+                self.paths = sorted(_absolute(os.fspath(path)) for path in pattern)
             if not self.paths:
                 raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
             self.files = _ask_all(_stat, self.paths)
@@ -245,7 +247,7 @@ def _list_remote(folder: str) -> list[str]:
 
 def _list_mounted(folder: str) -> list[SourceFile]:
     with os.scandir(folder) as entries:  # a call per folder less than gfile, and no parsing of URLs
-        images = [entry for entry in entries if entry.name.lower().endswith(IMAGES)]
+        images = [e for e in entries if e.name.lower().endswith(IMAGES) and not e.is_dir()]
         found = [
             SourceFile(entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in images
         ]
@@ -271,6 +273,7 @@ class Samples:
     encoded_sizes = None
 
     def __init__(self, n: int, read_fn: Callable, fingerprint: str = ""):
+        n = operator.index(n)
         if n < 1:
             raise ValueError(f"Samples: n={n}: must be at least 1.")
         self._n, self._read = n, read_fn

@@ -30,7 +30,11 @@ class _LayerWise(keras.optimizers.Optimizer):
             return
         super().build(variables)
         self._treatments = [
-            self._exclusions.treatment(v.path, len(v.shape), self._rule.weight_decay)
+            self._exclusions.treatment(
+                getattr(v, "path", v.name),
+                len(v.shape),
+                self._rule.weight_decay if self._use_weight_decay(v) else 0.0,
+            )
             for v in variables
         ]
         self._slots = self.add_optimizer_variables(variables, self._rule.slot_names)

@@ -60,7 +60,9 @@ class LambRule:
             step = tf.cast(step, w.dtype)
             unbiased_m = m / (1 - tf.pow(tf.constant(self.beta_1, w.dtype), step))
             unbiased_v = v / (1 - tf.pow(tf.constant(self.beta_2, w.dtype), step))
-        return Begun(unbiased_m / (tf.sqrt(unbiased_v) + self.epsilon), decay, (m, v))
+        # Without an epsilon an element that has had no gradient, or is padding, would be 0/0.
+        divide = tf.divide if self.epsilon > 0 else tf.math.divide_no_nan
+        return Begun(divide(unbiased_m, tf.sqrt(unbiased_v) + self.epsilon), decay, (m, v))
 
     def last_step(self, g, sums, learning_rate, decay) -> None:
         """See `trust_ratio.Rule`: LAMB's is another one."""

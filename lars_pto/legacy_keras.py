@@ -24,7 +24,9 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         if getattr(self, "_built", False):
             return
         self._treatments = [
-            self._exclusions.treatment(v.name, v.shape.rank, self._rule.weight_decay)
+            self._exclusions.treatment(
+                v.name, v.shape.rank, self._rule.weight_decay if self._use_weight_decay(v) else 0.0
+            )
             for v in var_list
         ]
         self._slots = [

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import datacache
 from custom_ops.datacache_store import datacache_store as native
+from datacache import memory
 from datacache.local import LocalCopies
 from tests import datacache_help as help_
 
@@ -168,3 +169,47 @@ def test_a_read_function_that_tells_nothing_needs_a_fingerprint():
         datacache.Samples(10, Images().read)
     one, other = (datacache.Samples(10, Images().read, name) for name in ("mnist", "fashion"))
     assert one.fingerprint != other.fingerprint
+
+
+def test_a_list_of_files_is_in_the_order_of_their_names(tmp_path):
+    """`glob.glob` has another on each machine, and samples are told apart by their numbers."""
+    help_.records(tmp_path)
+    paths = sorted(str(path) for path in tmp_path.glob("*.tfrecord"))
+    one, other = (datacache.TFRecords(files) for files in (paths, paths[::-1]))
+    assert one.paths == other.paths == paths and one.fingerprint == other.fingerprint
+
+
+def test_files_without_records(tmp_path, shm):
+    for name in ("a", "b"):
+        tf.io.TFRecordWriter(str(tmp_path / name)).close()
+    for local in (None, tmp_path / "copies"):
+        with pytest.raises(ValueError, match="The source has no samples"):
+            help_.cache(str(tmp_path / "[ab]"), shm, local)
+
+
+def test_names_that_are_not_utf8(tmp_path, shm):
+    folder = os.path.join(os.fsencode(tmp_path), b"images", b"class")
+    os.makedirs(folder)
+    pixels = tf.io.encode_jpeg(tf.zeros([help_.SIDE, help_.SIDE, 3], tf.uint8)).numpy()
+    with open(os.path.join(folder, b"caf\xe9.jpg"), "wb") as file:
+        file.write(pixels)
+    os.makedirs(os.path.join(folder, b"no image.jpg"))
+    for local in (None, tmp_path / "copies"):
+        source = datacache.ImageFolder(str(tmp_path / "images"))
+        cache = datacache.DataCache(source, help_.decode_image, local, memory_dir=str(shm), memory=0)
+        [(images, labels)] = cache.dataset(1, epochs=1)
+        assert len(cache) == 1 and images.shape[0] == len(labels) == 1
+
+
+def test_numbers_of_samples_may_be_numpys(shm):
+    source = datacache.Samples(np.int64(3), lambda i: tf.cast(i, tf.float32), fingerprint="1")
+    assert len(datacache.DataCache(source, lambda x: x, memory_dir=str(shm))) == 3
+
+
+def test_an_index_that_was_killed_half_way_is_removed(tmp_path, shm):
+    pattern = help_.records(tmp_path)
+    help_.cache(pattern, shm).memory._lease.release()
+    [directory] = memory.indices_in(memory.root_of(str(shm)))
+    (directory / "index.npy.tmp.dead").write_bytes(b"0" * 99)
+    help_.cache(pattern, shm)
+    assert sorted(path.name for path in directory.iterdir()) == [".datacache", "index.npy"]

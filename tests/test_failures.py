@@ -9,7 +9,7 @@ import pytest
 
 from tests import failing_job
 
-SIGKILL = -9
+SIGKILL, EXIT_CODE = -9, 75
 
 
 def test_a_killed_worker_and_the_resumed_job(tmp_path):
@@ -47,6 +47,22 @@ def test_an_exception_on_one_worker(tmp_path):
         "failure_worker.py",
         'raise ValueError("a bad row")',
     )
+
+
+@pytest.mark.parametrize(
+    "fault, said",
+    [
+        ("raise_beside_a_thread", "rank 1 (localhost) raised ValueError: a bad row"),
+        ("kill_before_a_child", "rank 1 (localhost) ended without a word"),
+    ],
+)
+def test_what_outlives_a_worker_does_not_hide_its_end(tmp_path, fault, said):
+    """A thread that Python waits for before it ends, and a child that has the worker's connections."""
+    ended = failing_job.run(2, fault, 1, tmp_path)
+    guilty, other = ended[1], ended[0]
+    assert guilty.code == (SIGKILL if "kill" in fault else EXIT_CODE)
+    assert other.code in (failing_job.PYTHON_ERROR, EXIT_CODE) and other.seconds < 30
+    assert said in other.cause, other.output[-4000:]
 
 
 def test_a_worker_that_leaves(tmp_path):

@@ -178,6 +178,24 @@ def test_zero_weights_zero_gradients_and_nan(framework):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+def test_lamb_without_epsilon(framework):
+    """An element without a gradient has no direction, not 0/0."""
+    optimizer = framework.optimizers.LAMB(0.1, epsilon=0.0, weight_decay=0.0)
+    [got] = history(optimizer, framework.variable([[3.0, 4.0]]), [[[0.0, 2.0]]])
+    np.testing.assert_allclose(got, [[3.0, 3.5]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["LARS", "LAMB"])
+def test_weights_that_keras_is_told_to_exclude_do_not_decay(framework, name):
+    kind, found = getattr(framework.optimizers, name), []
+    for decay in (0.1, 0.0):
+        optimizer = kind(0.1, weight_decay=decay)
+        if decay:
+            optimizer.exclude_from_weight_decay(var_names=["kernel"])
+        found.append(history(optimizer, framework.variable([[3.0, 4.0]]), [[[0.6, 0.8]]] * 2))
+    np.testing.assert_array_equal(*found)
+
+
 def test_exclusions():
     exclusions = Exclusions(True, ["embedding"], ["head"])
     assert exclusions.treatment("body/kernel", 2, 0.1) == (0.1, True)

@@ -1,4 +1,4 @@
-"""What four workers save, divided tables and divided updates, is loaded by any other number of them."""
+"""What four workers save, divided or not sent yet, is loaded by any other number of them."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_saved_on_four_loaded_on_others(tmp_path):
         codes, said = run(workers, "read", tmp_path)
         assert codes == [0] * workers, said
     # Negative control: a state that is not the file's is noticed.
-    for kind in ("tables", "updates"):
+    for kind in ("tables", "updates", "overlap"):
         path = tmp_path / kind / "saved.npz"
         state = list(np.load(path).values())
         state[0][-1, -1] += 1

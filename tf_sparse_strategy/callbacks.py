@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import metrics
+from tf_sparse_strategy import keras_callers, metrics
 from tf_sparse_strategy.communication import Dense, Torus2D
 from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.hooking import extended_of
@@ -172,7 +172,7 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._recorder is not None:
-            self._recorder.begin(self._step)
+            self._recorder.begin(self._step, keras_callers.steps_per_call(self.model))
 
     def on_train_batch_end(self, batch, logs=None):
         if self.async_safe:
@@ -215,6 +215,14 @@ class CommunicationMonitor(*_callback_classes()):
         self._end()
 
     def _finish_trace(self):
+        if not self._recorder.has_recorded and self._strategy.topology.rank == 0:
+            steps = self._trace_steps
+            logging.warning(
+                "The trace %s is empty: none of the steps %d to %d was run; give trace_steps=(first, end).",
+                self._trace_path,
+                steps.start,
+                steps.stop - 1,
+            )
         self._hidden = self._recorder.write(os.fspath(self._trace_path))
         self._recorder = None
         self.model.make_train_function(force=True)  # traced anew, without the clock

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
-_CONSUMERS = ("fit", "evaluate", "predict")
+_CONSUMERS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch")
 
 
 def _callers():
@@ -28,17 +28,18 @@ def _module(frame) -> str:
 
 
 def consumer() -> str | None:
-    """Which Keras loop is asking for a distributed dataset: "fit", "evaluate", "predict" or None.
+    """Which method of Keras's models is asking for a distributed dataset: one of `_CONSUMERS`, or None.
 
-    None also when the user's own code asks, be it in a callback of `fit`: only Keras's loops pass a
-    batch to `run` unopened.
+    None also when the user's own code asks, be it in a callback of `fit`: only Keras's own steps are passed
+    a batch unopened.
     """
     ours_and_tensorflow = ("tf_sparse_strategy", "tensorflow")
     asking = itertools.dropwhile(
         lambda frame: _module(frame).startswith(ours_and_tensorflow), _callers()
     )
+    # Our hooks stand between Keras's functions.
     in_keras = itertools.takewhile(
-        lambda frame: _module(frame).startswith(_KERAS_PACKAGES), asking
+        lambda frame: _module(frame).startswith((*_KERAS_PACKAGES, "tf_sparse_strategy")), asking
     )
     names = (frame.f_code.co_name for frame in in_keras)
     return next((name for name in names if name in _CONSUMERS), None)
@@ -49,6 +50,12 @@ def without_autocast() -> contextlib.AbstractContextManager:
     from keras.src.backend.common.variables import AutocastScope
 
     return AutocastScope(None)
+
+
+def steps_per_call(model: Any) -> int:
+    """How many steps a call of a model's train function makes, of either Keras."""
+    number = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", 1)
+    return int(number.numpy() if tf.is_tensor(number) else number)
 
 
 def trained_model(fn: Callable) -> Any:

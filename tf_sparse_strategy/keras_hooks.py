@@ -1,4 +1,6 @@
-"""What Keras must do differently under this strategy when it trains (keras_saving.py: when it saves).
+"""What Keras must do differently under this strategy when it trains.
+
+(keras_saving.py: when it saves. keras_epochs.py: how long epochs are, and their logs.)
 
 Each hook wraps one function of Keras 3 or tf_keras and acts only while a `SparseStrategy` is the
 current strategy; under any other it calls the original.
@@ -13,6 +15,7 @@ current strategy; under any other it calls the original.
 | TFOptimizer.add_variable_from_reference     | ShardedUpdate: slots are whole       | make this worker's    |
 | CallbackList.on_epoch_end and others        | variables may be behind              | synchronize           |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
+| LossScaleOptimizer.apply                    | looks at rows of no account          | count first           |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
 | tf_keras: legacy optimizers                 | clip by the norm of some columns     | refuse                |
 | (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
@@ -22,7 +25,6 @@ current strategy; under any other it calls the original.
 | TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
 | Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
-| CallbackList.on_epoch_begin                 | communication may change by epochs   | says which one begins |
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
@@ -32,7 +34,7 @@ import warnings
 
 import tensorflow as tf
 
-from tf_sparse_strategy import keras_saving
+from tf_sparse_strategy import keras_epochs, keras_saving
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
 from tf_sparse_strategy.hooking import extended_of, model_of, wrap
 from tf_sparse_strategy.overlap import tuned_fit
@@ -56,6 +58,8 @@ def install() -> None:
     installers = (
         _install_keras3,
         _install_tf_keras,
+        keras_epochs.install_keras3,
+        keras_epochs.install_tf_keras,
         keras_saving.install_keras3,
         keras_saving.install_tf_keras,
     )
@@ -99,6 +103,7 @@ def _install_keras3() -> None:
     wrap(base_optimizer.BaseOptimizer, "_clip_gradients", _clip_later)
     wrap(base_optimizer.BaseOptimizer, "_backend_apply_gradients", _count_each_batch)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
+    wrap(loss_scale_optimizer.LossScaleOptimizer, "apply", _count_before_scaling)
     wrap(loss, "reduce_values", _reduce_loss)
     wrap(loss, "scale_loss_for_distribution", _scale_loss)
     wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
@@ -106,7 +111,6 @@ def _install_keras3() -> None:
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
-    wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
     wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
     for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin"):
@@ -130,7 +134,6 @@ def _install_tf_keras() -> None:
     wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
     wrap(base_metric.Mean, "update_state", _record_mean)
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
-    wrap(callbacks.CallbackList, "on_epoch_begin", _begin_epoch)
 
 
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
@@ -178,7 +181,11 @@ def _build_for_parts(original, optimizer, variables):
         chunked.check(optimizer, variables)
     original(optimizer, variables)
     if chunked is not None:
-        chunked.add(optimizer, variables)
+        try:
+            chunked.add(optimizer, variables)
+        except Exception:
+            optimizer.built = False  # nor is it without its slots
+            raise
     if extended is not None and extended.delayed is not None:
         extended.delayed.take_optimizer(optimizer, variables)
 
@@ -201,9 +208,11 @@ def _chunked_update(optimizer):
 
 
 def _update_chunks(original, optimizer, grads, variables, learning_rate):
-    if _chunked_update(optimizer) is None:
-        return original(optimizer, grads, variables, learning_rate)
     extended = _in_replica_of_ours()
+    if _chunked_update(optimizer) is None:
+        if extended is not None and extended.chunked is not None:
+            extended.chunked.refuse_others(optimizer, variables)
+        return original(optimizer, grads, variables, learning_rate)
     pairs = list(zip(grads, variables, strict=True))
     check, reduce = (
         functools.partial(function, are_counted=_accumulates(optimizer))
@@ -253,6 +262,17 @@ def _clip_sums(optimizer, gradients, variables):
 def _clip_later(original, optimizer, grads):
     now = _in_replica_of_ours() is None or getattr(_clipping, "sums", False)
     return original(optimizer, grads) if now else grads
+
+
+def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
+    extended = _in_replica_of_ours()
+    if extended is not None:
+        variables = trainable_variables or optimizer.inner_optimizer._trainable_variables
+        grads = [
+            gradient if gradient is None else extended.counted_gradients([(gradient, variable)])[0][0]
+            for gradient, variable in zip(grads, variables, strict=True)
+        ]
+    return original(optimizer, grads, trainable_variables)
 
 
 def _check_finite_everywhere(original, optimizer, grads):
@@ -314,13 +334,6 @@ def _show_progress_once(original, logger, params):
     if extended is not None and extended.collectives.topology.rank > 0:
         params = {**params, "verbose": 0}  # all workers' logs are the same
     return original(logger, params)
-
-
-def _begin_epoch(original, callbacks, epoch, logs=None):
-    extended = extended_of(getattr(model_of(callbacks), "distribute_strategy", None))
-    if extended is not None:
-        extended.gradients.memory.begin_epoch(epoch)
-    return original(callbacks, epoch, logs)
 
 
 def _warn_outside_the_scope(original, model, *args, **kwargs):

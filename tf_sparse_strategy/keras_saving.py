@@ -6,7 +6,7 @@ tf_keras does, and lets the others write into directories beside the chief's.
 | Keras function                            | on a worker that is not the chief                    |
 |-------------------------------------------|------------------------------------------------------|
 | save, save_weights, export, of any format | returns                                              |
-| ModelCheckpoint (Keras 3)                 | keeps `best`, makes no directory                     |
+| ModelCheckpoint (Keras 3)                 | does as the chief decides, makes no directory        |
 | BackupAndRestore (Keras 3)                | saves and deletes nothing but its share of residuals |
 | CSVLogger                                 | does nothing                                         |
 | TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |
@@ -64,6 +64,7 @@ def install_keras3() -> None:
     wrap(BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
     wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
+    wrap(callbacks.ModelCheckpoint, "_should_save_model", _decide_by_chief)
     wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
     wrap(callbacks.BackupAndRestore, "_save_model", _back_up)
     wrap(callbacks.BackupAndRestore, "on_train_end", _chief_only)
@@ -239,9 +240,19 @@ def _keep_best(original, callback, epoch, batch, logs):
     due = callback._should_save_model(epoch, batch, logs, path)
     if due:
         _require_newest_weights(callback.model)
+        if str(path).endswith((".h5", ".hdf5")) and not callback.save_weights_only:
+            _refuse_parts(tables.of_training(callback.model))  # as the chief will, whom it would wait for
         _leave_to_the_chief(path)
         tables.send_tables(callback.model)
     return due
+
+
+def _decide_by_chief(original, callback, *args):
+    """Where all must save: of batches, `save_freq=100`, each worker has logs of its own."""
+    due, table = original(callback, *args), tables.of_training(callback.model)
+    if table is None:
+        return due
+    return bool(table.slices.collectives.broadcast(tf.constant(int(due)), purpose="checkpoint"))
 
 
 # What has not been sent belongs to the weights of one step. A kill may come between their files, so that each

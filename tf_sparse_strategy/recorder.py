@@ -20,24 +20,30 @@ class Recorder:
         self._collectives.sites.timed = True
         self._steps = steps
         self._spans = []
-        self._profile = None
+        self._profile = self._time = None
 
-    def begin(self, step: int) -> None:
-        """A step begins."""
-        if step in self._steps:
+    @property
+    def has_recorded(self) -> bool:
+        """Whether a step has been."""
+        return bool(self._spans)
+
+    def begin(self, step: int, length: int) -> None:
+        """`length` steps begin, in one call."""
+        if step < self._steps.stop and self._steps.start < step + length:
             if self._profile is None:
                 self._profile = computing.Profile()
             self._before = self._collectives.sites.sites()
             self._time = time.time()
 
     def end(self, step: int) -> None:
-        """It has ended."""
-        if step not in self._steps:
+        """They have ended."""
+        if self._time is None:
             return
         sites = self._collectives.sites
         after, end = sites.sites(), time.time()
         bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
         self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
+        self._time = None
 
     def stop(self) -> list[stall.Interval]:
         """Records no more; when this rank computed."""

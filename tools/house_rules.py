@@ -34,6 +34,7 @@ LAYERS = (
         "tf_sparse_strategy.hooking",
         "tf_sparse_strategy.input",
         "tf_sparse_strategy.keras_callers",
+        "tf_sparse_strategy.keras_epochs",
         "tf_sparse_strategy.keras_hooks",
         "tf_sparse_strategy.keras_saving",
         "tf_sparse_strategy.link_measurement",
@@ -64,7 +65,9 @@ LAYERS = (
     ("benchmarks", "examples"),
 )
 STANDALONE = LAYERS[0]
-_KERAS_ADAPTERS = tuple(f"tf_sparse_strategy/keras_{name}.py" for name in ("callers", "hooks", "saving"))
+_KERAS_ADAPTERS = tuple(
+    f"tf_sparse_strategy/keras_{name}.py" for name in ("callers", "epochs", "hooks", "saving")
+)
 # The only modules, or package, that may import each private or exchangeable interface; the longest name
 # counts.
 # Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.

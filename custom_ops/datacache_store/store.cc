@@ -41,7 +41,10 @@ std::string Store::Create(const std::string& path, int64_t samples, int64_t payl
   const int64_t stride = kAlignment + AlignUp(payload_bytes, kAlignment);
   std::string error;
   // The table's memory must be there before: its holes could not be read in a full tmpfs.
-  const int missing = posix_fallocate(fd, 0, data_begin);
+  int missing;
+  do {
+    missing = posix_fallocate(fd, 0, data_begin);
+  } while (missing == EINTR);  // tmpfs stops at any signal
   if (missing != 0) errno = missing;
   if (missing != 0 || ftruncate(fd, data_begin + samples * stride) != 0 ||
       !WriteAll(fd, {{&header, sizeof(header)}}, 0)) {

@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 
 import keras
@@ -62,6 +63,19 @@ class Fault(keras.callbacks.Callback):
 
     def _raise(self):
         raise ValueError("a bad row")
+
+    def _raise_beside_a_thread(self):
+        """That Python would wait for before it ends."""
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        raise ValueError("a bad row")
+
+    def _kill_before_a_child(self):
+        """That has inherited all connections."""
+        if os.fork() == 0:
+            os.closerange(0, 3)  # but what the test listens to
+            time.sleep(30)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _leave(self):
         sys.exit(0)

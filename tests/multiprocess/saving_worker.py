@@ -2,7 +2,8 @@
 
     python -m tests.multiprocess.saving_worker {write|read} FOLDER
 
-Two kinds of training that divide what they hold: tables by columns, and whole updates.
+Trainings that divide what they hold, tables by columns and whole updates, or have weights that are behind
+within an epoch; and what sparse sums have not sent yet.
 """
 
 import dataclasses
@@ -16,7 +17,11 @@ import tensorflow as tf
 
 import lars_pto
 import tf_sparse_strategy as tss
+from tests.multiprocess import sparse_runs
 from tests.multiprocess.embedding_models import compiled, dataset, whole_state
+from tf_sparse_strategy.collectives import Collectives, find_topology, start
+from tf_sparse_strategy.communication import HiTopK, TopKAllGather
+from tf_sparse_strategy.gradients import GradientReducer
 
 FILES = ("whole.keras", "weights.weights.h5", "checkpoint")
 
@@ -38,6 +43,11 @@ KINDS = {
         lambda: tss.SparseStrategy(overlap=tss.overlap.ShardedUpdate(64)),
         keras.layers.Embedding,
         lambda: lars_pto.LAMB(0.05),
+    ),
+    "overlap": Kind(
+        lambda: tss.SparseStrategy(overlap=tss.overlap.DeAR(64), delay_rows=True),
+        tss.layers.ShardedEmbedding,
+        lambda: tss.optimizers.LazyAdam(0.05),
     ),
 }
 
@@ -96,7 +106,29 @@ def read(kind: Kind, folder: pathlib.Path) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def residuals(action: str, file: pathlib.Path) -> None:
+    """What four workers on two nodes have not sent yet arrives, all of it, on whatever reads it."""
+    here = Collectives(find_topology())
+    scheme = HiTopK(0.05) if action == "write" else TopKAllGather(0.3)
+    reducer = GradientReducer(scheme, here, bucket_bytes=100 if action == "write" else 64)
+    variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
+    if action == "write":
+        for seed in range(3):
+            sparse_runs.step(reducer, variables, here.topology, seed)
+        reducer.memory.save(str(file))
+    else:
+        reducer.memory.load(str(file))
+    rest = sparse_runs.sent_in_all(reducer, variables)
+    if action == "write" and here.topology.rank == 0:
+        np.save(file.with_suffix(".npy"), rest)
+    if action == "read":
+        np.testing.assert_array_equal(rest, np.load(file.with_suffix(".npy")))
+    assert rest.any()
+
+
 def main(action: str, folder: str) -> None:
+    start()
+    residuals(action, pathlib.Path(folder, "residual.npz"))
     for name, kind in KINDS.items():
         path = pathlib.Path(folder, name)
         path.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess import oracle, sparse_runs
-from tf_sparse_strategy import residual
+from tf_sparse_strategy import link_measurement, residual
 from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, TopKAllGather, auto
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.gradients import GradientReducer
@@ -113,6 +113,21 @@ def test_a_change_is_decided_by_all_and_logged_once(here, caplog):
     said = [r.getMessage() for r in caplog.records if "now go by" in r.getMessage()]
     assert len(said) == (here.topology.rank == 0)
     assert not said or f"{N} elements" in said[0] and "HiTopK(density=0.05" in said[0]
+
+
+def test_links_that_cannot_be_measured_again_end_nothing(here, monkeypatch, caplog):
+    run = sparse_runs.Run(Auto(0.05, recheck=0.9).prepare(here), here, N)
+    known, bucket = run.scheme.measured, sparse_runs.bucket_of(N)
+    models, known.ended = known.models, known.ended - 100 * known.seconds
+
+    def fail(collectives):
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr(link_measurement, "measure", fail)
+    for _ in range(2):
+        run.scheme.review([(bucket, residual.State(run.variables))], here)
+    assert known.models is models
+    assert caplog.text.count("could not be measured again") == (here.topology.num_workers > 1)
 
 
 def test_measuring_again_takes_no_more_than_its_part(here, monkeypatch):

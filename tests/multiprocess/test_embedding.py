@@ -53,6 +53,20 @@ def test_rows_rest_when_a_workers_files_have_ended(comm, topology, partners, sha
     assert (once[0] != often[0]).all()
 
 
+def test_loss_scaling_does_not_look_at_rows_of_no_account(partners, strategy):
+    """Whose lookups are zeros, at which this loss has no gradient."""
+    with strategy.scope():
+        ids = keras.Input([2], dtype="int32")
+        rows = tss.layers.ShardedEmbedding(13, 4)(ids)
+        away = keras.layers.Lambda(lambda r: tf.norm(r[:, 0] - r[:, 1], axis=-1, keepdims=True))(rows)
+        model = start(keras.Model(ids, keras.layers.Dense(1)(away)))
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=8.0)
+        model.compile(scaled, "mse")
+    x = np.arange(26, dtype="int32").reshape(13, 2)[:9] % 13
+    model.fit(x, np.ones([9, 1]), batch_size=8, epochs=2, shuffle=False, verbose=0)
+    assert scaled.dynamic_scale.numpy() == 8 and scaled.iterations.numpy() == 4
+
+
 def assert_drawn_whole(topology, strategy, initializer=keras.initializers.GlorotNormal):
     with strategy.scope():
         layer = tss.layers.ShardedEmbedding(7, 5, initializer(seed=3))

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras.src.saving import saving_lib
 
 import tf_sparse_strategy as tss
+from tests.multiprocess import oracle
 from tests.multiprocess.embedding_models import compiled, dataset, tokens, whole_state
 from tf_sparse_strategy.embedding import slices
 
@@ -102,6 +103,27 @@ def test_exported_models_hold_whole_tables(comm, topology, strategy, shared_tmp)
         served = loaded.serve(tf.constant(tokens()))
         np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
     comm.barrier()
+
+
+def test_a_checkpoint_of_the_best_batch_is_of_all(comm, partners, strategy, shared_tmp):
+    """Batches' losses differ between workers: rank 0's decides when all save."""
+    asked, model = [], sharded(strategy)
+    path = str(shared_tmp / "best.keras")
+    options = {"monitor": "loss", "mode": "min", "save_best_only": True, "save_freq": 1}
+    checkpoint = keras.callbacks.ModelCheckpoint(path, **options)
+    checkpoint._set_monitor_op()  # which Keras (3.15) forgets before the first epoch has ended
+    should = checkpoint._should_save_model
+    checkpoint._should_save_model = lambda *args: asked.append(should(*args)) or asked[-1]
+    model.fit(dataset(40), epochs=2, shuffle=False, callbacks=[checkpoint], verbose=0)
+    oracle.assert_identical(comm, np.array(asked))
+    assert 0 < sum(asked) < len(asked)
+
+
+def test_a_callback_that_writes_a_legacy_file_fails_on_all(partners, strategy, tmp_path):
+    """And not on the first worker alone, for whom the others would wait."""
+    checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.h5"))
+    with pytest.raises(NotImplementedError, match="Save it as .keras"):
+        sharded(strategy).fit(dataset(16), callbacks=[checkpoint], verbose=0)
 
 
 def test_exported_models_know_what_they_were_adapted_to(comm, topology, strategy, shared_tmp):

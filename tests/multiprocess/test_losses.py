@@ -110,3 +110,21 @@ def test_unseeded_workers_draw_the_same(comm, topology):
     drawn = np.array([[random.random(), float(tf.random.uniform([]))]])
     everyone = comm.all_gather(tf.constant(drawn)).numpy()
     np.testing.assert_array_equal(everyone, np.tile(everyone[:1], [topology.num_workers, 1]))
+
+
+def test_the_mean_of_a_short_batch_is_of_its_rows(strategy, topology):
+    """A layer's own mean over workers: a worker without rows does not count, one with fewer counts less."""
+    import keras
+
+    class BatchMean(keras.layers.Layer):
+        def call(self, x):
+            mean = tf.reduce_mean(x, axis=0, keepdims=True)
+            context = tf.distribute.get_replica_context()
+            return 0 * x + (context.all_reduce("MEAN", mean) if context else mean)
+
+    rows, x = 2 * topology.num_workers + 1, np.arange(4 * topology.num_workers + 3, dtype="float32")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), BatchMean()])
+    found = model.predict(x[:, np.newaxis], batch_size=rows, verbose=0)[:, 0]
+    means = [x[first : first + rows].mean() for first in range(0, len(x), rows)]
+    np.testing.assert_allclose(found, np.repeat(means, rows)[: len(x)], rtol=1e-6)

@@ -172,6 +172,17 @@ def test_trace_of_a_training_that_ends_early(strategy, shared_tmp):
     assert {e["name"] for e in bars if e["cat"] == "step"} == {"step 1", "step 2"}
 
 
+@pytest.mark.parametrize("steps", [(1, 2), (50, 60)])
+def test_a_trace_of_calls_of_several_steps(strategy, topology, shared_tmp, caplog, steps):
+    """A call is recorded if one of its steps is to be; where none is, the log says so."""
+    path = shared_tmp / "trace.json"
+    monitor = tss.callbacks.CommunicationMonitor(trace=path, trace_steps=steps)
+    model = compiled(strategy, keras3, steps_per_execution=3)
+    model.fit(dataset(), epochs=2, callbacks=[monitor], verbose=0)
+    said = "none of the steps 50 to 59 was run" in caplog.text
+    assert said == (steps == (50, 60) and topology.rank == 0)
+
+
 def test_a_fit_that_raised_leaves_nothing_to_the_next(topology, keras, shared_tmp):
     def interrupt(batch, logs):
         raise KeyboardInterrupt

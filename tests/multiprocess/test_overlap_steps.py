@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.overlap_runs import adam, built, custom_step, pair
 
@@ -163,6 +164,52 @@ def test_settings_that_change_after_building(strategies, partners):
         results.append(model.get_weights())
     for ours, expected in zip(*results, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_step_that_fails_leaves_what_there_was(partners, strategies):
+    """Its first, on all workers, after the graph began: nothing that it has not made is gathered."""
+    strategy = strategies[1]
+    with strategy.scope():
+        ids = keras.Input([1], dtype="int32")
+        rows = keras.layers.Flatten()(tss.layers.ShardedEmbedding(5, 4)(ids))
+        model = oracle.start(keras.Model(ids, keras.layers.Dense(3)(rows)))
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+    before = model.get_weights()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="has rows 0 to 4"):
+        model.fit(np.full([8, 1], 5), np.zeros([8, 3]), batch_size=8, verbose=0)
+    strategy.synchronize()
+    for weight, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    model.fit(np.ones([8, 1]), np.zeros([8, 3]), batch_size=8, verbose=0)
+    assert all(np.abs(w - e).max() < 0.2 for w, e in zip(model.get_weights(), before, strict=True))
+
+
+def test_an_optimizer_of_variables_that_another_has_taken_is_refused(partners, strategies):
+    """Of what it did nothing would be left."""
+    strategy = strategies[1]
+    model, first = built(strategy)
+    with strategy.scope():
+        second = adam()
+        second.build(model.trainable_variables)
+    custom_step(strategy, model, second)(tf.ones([2, oracle.FEATURES]))
+    with pytest.raises(ValueError, match="Adam, was built later. Use one optimizer for each variable"):
+        custom_step(strategy, model, first)(tf.ones([2, oracle.FEATURES]))
+    strategy.synchronize()
+
+
+def test_an_optimizer_that_is_refused_while_weights_are_behind_can_be_built_later(partners, strategies):
+    strategy = strategies[1]
+    model, first = built(strategy)
+    custom_step(strategy, model, first)(tf.ones([2, oracle.FEATURES]))
+    with strategy.scope():
+        second = adam()
+        with pytest.raises(RuntimeError, match=r"strategy.synchronize\(\)"):
+            second.build(model.trainable_variables)
+        strategy.synchronize()
+        second.build(model.trainable_variables)
+    custom_step(strategy, model, second)(tf.ones([2, oracle.FEATURES]))
+    strategy.synchronize()
+    assert len(second.variables) == 2 + 2 * len(model.trainable_variables)
 
 
 def test_another_optimizer_takes_over(partners, strategies):

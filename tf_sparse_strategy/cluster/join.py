@@ -113,6 +113,12 @@ def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, i
             f"ranks {missing} have not come to {server}:{rendezvous[1]} within {_PATIENCE} s; start the same "
             "command on all."
         )
+    if len(set(hosts)) > 1 and own.startswith("127.") and "HOROVOD_GLOO_IFACE" not in os.environ:
+        raise ExchangeError(
+            f"--rendezvous {rendezvous[0]} is {server} here, an address of this machine alone, and there are "
+            f"{len(set(hosts))} machines. Give the address by which the others reach the machine of rank 0, "
+            "e.g. that of `hostname -I`, or set HOROVOD_GLOO_IFACE."
+        )
     code = _run(command, {**environment, **launch.slot_environment(hosts, rank)})
     with contextlib.suppress(ExchangeError):  # the first has failed, and its launcher ends us
         workers.tell("ended")
@@ -138,8 +144,10 @@ def _reach(rendezvous: tuple[str, int]) -> tuple[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    process = subprocess.Popen(command, env=environment)
+    process, before = subprocess.Popen(command, env=environment), {}
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _: process.send_signal(received))
+        before[number] = signal.signal(number, lambda received, _: process.send_signal(received))
     code = process.wait()
+    for number, handler in before.items():  # what comes now is for us, who may wait for the others
+        signal.signal(number, handler)
     return code if code >= 0 else 128 - code

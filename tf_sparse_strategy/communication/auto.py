@@ -181,8 +181,13 @@ class Auto(Switching):
         passed = time.monotonic() - known.ended
         due = self.links is None and passed * self.recheck > known.seconds
         if int(collectives.broadcast(tf.constant(int(due)), purpose="auto")):
-            renewed = self._measure(collectives)
-            known.models, known.seconds, known.ended = renewed.models, renewed.seconds, renewed.ended
+            try:
+                renewed = self._measure(collectives)
+            except RuntimeError as error:  # on all workers; what a training survives is no reason to end it
+                logging.warning("The links could not be measured again, the last measure counts: %s", error)
+                known.ended = time.monotonic()
+            else:
+                known.models, known.seconds, known.ended = renewed.models, renewed.seconds, renewed.ended
         before = [int(state[CHOICE].numpy()) for _, state in states]
         chosen = [
             self._choose(bucket, topology, current)

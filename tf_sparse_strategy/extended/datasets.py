@@ -32,16 +32,20 @@ class Datasets:
         return self._distributed(dataset, agreement)
 
     def _distributed(self, dataset, agreement):
+        batches = None if agreement is None else tf.data.UNKNOWN_CARDINALITY
         if agreement == "all":
-            endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-            if bool(self.collectives.all_reduce(endless, op="min", purpose="endless")):
-                agreement = None
+            own = dataset.cardinality()
+            own = tf.where(own == tf.data.INFINITE_CARDINALITY, tf.int64.max, own)
+            batches = int(self.collectives.all_reduce(own, op="min", purpose="batches"))
+            if batches == tf.int64.max:
+                agreement = batches = None
         return DistributedDataset(
             input_workers=self._input_workers_with_options(HOST_ITERATOR),
             strategy=self._container_strategy(),
             dataset=input_pipeline.without_tuning(dataset.prefetch(tf.data.AUTOTUNE)),
             options=HOST_ITERATOR,
             agreement=agreement,
+            batches=batches,
         )
 
     def _experimental_distribute_values_from_function(self, value_fn):

@@ -111,14 +111,20 @@ class DistributedIterator(input_lib.DistributedIterator):
 class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
     """This worker's part of a dataset."""
 
-    def __init__(self, input_workers, strategy, dataset, options, agreement):
+    def __init__(self, input_workers, strategy, dataset, options, agreement, batches):
         input_context = strategy.extended._make_input_context()
         super().__init__(input_workers, strategy, [input_context], lambda _: dataset, options=options)
         self._agreement = agreement
+        self._batches = batches  # of all workers alike, where their own numbers differ
 
     @property
     def element_spec(self):
         return self._element_spec
+
+    @property
+    def cardinality(self):
+        """The number of batches after which all end, or that it is unknown or endless; by it `fit` counts."""
+        return super().cardinality if self._batches is None else self._batches
 
     def __iter__(self):
         plain = super().__iter__()

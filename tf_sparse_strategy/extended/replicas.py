@@ -33,13 +33,21 @@ class ReplicaContext(distribute_lib.ReplicaContext):
         return self._strategy.extended.worker_devices
 
     def all_reduce(self, reduce_op, value, options=None):
-        # Masked here, not below, so that the gradient of a row of no account is masked as well.
-        masked = tf.nest.map_structure(
-            lambda x: x if isinstance(x, tf.IndexedSlices) else self._strategy.extended.masked(x),
-            value,
-            expand_composites=False,
-        )
-        return super().all_reduce(reduce_op, masked, options)
+        extended, all_reduce = self._strategy.extended, super().all_reduce
+        weight = extended.loss_weight()
+        if isinstance(reduce_op, str):
+            reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
+
+        def reduce(x):
+            if isinstance(x, tf.IndexedSlices):
+                return all_reduce(reduce_op, x, options)
+            # Masked here, not below, so that the gradient of a row of no account is masked as well.
+            x = extended.masked(tf.convert_to_tensor(x))
+            if reduce_op == tf.distribute.ReduceOp.MEAN and weight is not None and x.dtype.is_floating:
+                return all_reduce(tf.distribute.ReduceOp.SUM, x * tf.cast(weight, x.dtype), options)
+            return all_reduce(reduce_op, x, options)
+
+        return tf.nest.map_structure(reduce, value, expand_composites=False)
 
 
 class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.MirroredExtended):

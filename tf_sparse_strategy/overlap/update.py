@@ -101,7 +101,8 @@ class ChunkedUpdate:
             # One after the other: Horovod would join those that are ready at once.
             with tf.control_dependencies(before):
                 before = [tf.cond(ahead, self._gathering(pairs, number), _nothing)]
-        self._state.assign(tf.where(ahead, _GATHERED, state))
+        with tf.control_dependencies(before):  # a step that fails before it has them has not gathered them
+            self._state.assign(tf.where(ahead, _GATHERED, state))
         return before
 
     def update(
@@ -131,14 +132,15 @@ class ChunkedUpdate:
         )  # fmt: skip
         with tf.control_dependencies([check for check in (once, still_open) if check is not None]):
             whole = tf.equal(state, _WHOLE)
-        tf.cond(whole, self._cut, _nothing)
-        owned = self._reduce_scatter(gradients, variables)
+        cut = tf.cond(whole, self._cut, _nothing)
+        owned = sums = self._reduce_scatter(gradients, variables)
         owned, factor = clipping.clip(self.optimizer, owned, self._collectives, others)
         shards = [self._shards[key(v)] for v in variables]
         self._decay(variables, shards)
         # Not that of its own class, if it has one: the optimizer's has been called, and has counted.
         _backend_of(self.inner)._backend_update_step(self.inner, owned, shards, learning_rate)
-        self._finish()
+        with tf.control_dependencies([cut, *sums]):  # nor are chunks ahead that it has not cut or summed
+            self._finish()
         return factor
 
     def divides(self, variable: Any) -> bool:

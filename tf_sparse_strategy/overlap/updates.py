@@ -87,6 +87,23 @@ class ChunkedUpdates:
         if self._kind.leaves_behind:
             for variable in divided:
                 self._check_variable(variable)
+        for update in self._owners(divided):
+            update.check_write(divided[0].name)
+
+    def refuse_others(self, optimizer: Any, variables: list) -> None:
+        """Raises ValueError where an optimizer is to update what is divided for another one."""
+        for update in self._owners(variables):
+            if not self.is_inner(optimizer):
+                raise ValueError(
+                    f"overlap={self.overlap!r}: {type(optimizer).__name__} is applied to variables on which "
+                    f"another optimizer, {type(update.optimizer).__name__}, was built later. Use one "
+                    "optimizer for each variable, or leave out overlap."
+                )
+
+    def _owners(self, variables):
+        """The updates that divide some of the variables."""
+        owners = {getattr(slices.tensorflows(v), "owner", None) for v in variables}
+        return [update for update in self._updates if update in owners]
 
     def add(self, optimizer: Any, variables: list) -> None:
         """Divides the update of an optimizer that has been checked and is being built.
@@ -174,8 +191,7 @@ class ChunkedUpdates:
 
     def _take_over(self, variables):
         """From an optimizer that was built on the same variables before."""
-        taken = {slices.tensorflows(v).owner for v in variables} - {None}
-        for update in [u for u in self._updates if u in taken]:
+        for update in self._owners(variables):
             update.close()
             self._updates.remove(update)
 
@@ -195,7 +211,8 @@ class ChunkedUpdates:
                     elements = chunks.size(variable.shape.num_elements(), workers)
                     zeros = tf.zeros([elements if key(variable) in chosen else 0], variable.dtype)
                     shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
-                    shards[key(variable)]._path = variable.path  # slots are named after it
+                    path = getattr(variable, "path", variable.name)  # TensorFlow's own have none
+                    shards[key(variable)]._path = path  # slots are named after it
                 inner = type(optimizer).from_config(config)
                 inner.build(list(shards.values()))
         finally:

@@ -70,11 +70,13 @@ class DelayedRows:
 
     def store(self, split: Split) -> None:
         """Keeps the delayed rows of the step under way."""
-        self._ids.assign(split.delayed_ids)
-        self._rows.assign(tf.cast(split.delayed_rows, self._rows.dtype))
-        self._step.assign(tf.cast(self.optimizer.iterations, tf.int64))
-        self._rate.assign(tf.cast(self.optimizer.learning_rate, tf.float64))
-        self._waiting.assign(self._number)
+        rows = tf.cast(split.delayed_rows, self._rows.dtype)
+        with tf.control_dependencies([rows]):  # or a backward pass that fails would leave ids without rows
+            self._ids.assign(tf.identity(split.delayed_ids))
+            self._rows.assign(rows)
+            self._step.assign(tf.cast(self.optimizer.iterations, tf.int64))
+            self._rate.assign(tf.cast(self.optimizer.learning_rate, tf.float64))
+            self._waiting.assign(self._number)
 
     def bring(self) -> None:
         """Exchanges and applies the rows, if there are any. Collective."""

@@ -9,12 +9,25 @@ import contextlib
 import fcntl
 import hmac
 import json
+import os
 import selectors
 import socket
 import termios
 import time
+import weakref
 
 from tf_sparse_strategy.launcher import own_address
+
+_opened: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for opened in list(_opened):
+        opened.close()
+
+
+# Else a child that lives on holds the connection of a killed worker open, whose end nobody notices.
+os.register_at_fork(after_in_child=_close_all)
 
 _CONNECT_SECONDS = 30
 _LONGEST_MESSAGE = 1 << 20
@@ -27,6 +40,7 @@ class _Peer:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
+        _opened.add(connection)
         self.rank: int | None = None
         self._received = self._to_send = b""
 

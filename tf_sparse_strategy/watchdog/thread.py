@@ -35,6 +35,7 @@ _GRACE = 5.0  # seconds for the program to end by itself after a verdict
 _REPORTS_PER_LIMIT = 15
 _SHORTEST_WAIT = 0.5  # seconds: what is shorter is not reported
 _LAST_WORDS = 10.0  # seconds that a failed worker waits to hear what caused it
+_GOODBYE = 10.0  # seconds that a worker waits, on a busy machine, until it has told how it ends
 
 
 def watch(
@@ -97,6 +98,7 @@ class Watchdog:
         self._next_report = self._next_judgement = 0.0
         self._next_warning = silence_limit
         self._process = os.getpid()
+        self._excepthook, sys.excepthook = sys.excepthook, self._at_error
         atexit.register(self._at_exit)
         self._thread = threading.Thread(target=self._run, name="tss_watchdog", daemon=True)
         self._thread.start()
@@ -104,6 +106,8 @@ class Watchdog:
     def close(self) -> None:
         """Stops watching."""
         atexit.unregister(self._at_exit)
+        if sys.excepthook == self._at_error:
+            sys.excepthook = self._excepthook
         self._stop = True
         with contextlib.suppress(OSError):
             self._channel.wake()
@@ -229,15 +233,23 @@ class Watchdog:
 
     # ---- the end of the program -----------------------------------------------------------------
 
+    def _at_error(self, kind, error, trace):
+        """Of the main thread: before `_at_exit` Python waits for threads, which may never end."""
+        self._excepthook(kind, error, trace)
+        if os.getpid() == self._process and self._end is None:
+            self._end = _end_by(error)
+            with contextlib.suppress(OSError):
+                self._channel.wake()
+
     def _at_exit(self):
         """Runs before Horovod's own, which ends it on all workers."""
         if os.getpid() != self._process:
             return  # a fork
         said_before = self._decided.is_set()
-        self._end = _end_by(getattr(sys, "last_value", None))
+        self._end = self._end or _end_by(getattr(sys, "last_value", None))
         with contextlib.suppress(OSError):
             self._channel.wake()
-        self._told.wait(1.0)
+        self._told.wait(_GOODBYE)
         if self._end.consequence and self._decided.wait(_LAST_WORDS) and said_before:
             self._print(f"the cause of the error above: {self._cause}")
 

@@ -68,7 +68,8 @@ install_packages() {
 
 make_venv() {
   local clear=()
-  [[ .venv/bin/python -ef $1 ]] || clear=(--clear)  # another Python's packages are of no use
+  # Another Python's packages are of no use, and scripts name the directory, which may have been moved.
+  [[ .venv/bin/python -ef $1 && $(head -n 1 .venv/bin/pip) == "#!$PWD/.venv/bin/"* ]] || clear=(--clear)
   "$1" -m venv "${clear[@]}" .venv
   .venv/bin/python -m pip install --disable-pip-version-check --require-hashes \
     -r requirements/dev.txt
@@ -118,7 +119,7 @@ fi
 python=$(find_python)
 [[ -n $python ]] || die "Python 3.11 is needed and is not on PATH; Debian 12 has it as python3."
 
-want=$(hash_of requirements/dev.txt requirements/models.txt tools/setup/setup.sh)
+want="$PWD $(hash_of requirements/dev.txt requirements/models.txt tools/setup/setup.sh)"
 if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
   logged venv "installing the pinned Python packages into .venv, some 2 GB" make_venv "$python"
   echo "$want" >"$cache/venv.stamp"

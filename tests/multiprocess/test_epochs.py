@@ -1,0 +1,109 @@
+"""Epochs end with the data, whatever number of batches each worker has, and their logs are everybody's."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from tests.multiprocess import oracle
+
+
+@pytest.fixture
+def model(keras, strategy):
+    with strategy.scope():
+        layers = [keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")]
+        model = keras.Sequential(layers)
+        model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse")
+    return model
+
+
+def ones(rows):
+    return tf.data.Dataset.from_tensor_slices((np.ones([rows, 1], "float32"), np.ones([rows, 1], "float32")))
+
+
+def steps_of(keras, model, data):
+    """In two epochs. (Keras's optimizer counts one more in each of unknown length.)"""
+    ended = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ended.append(batch))
+    model.fit(data, epochs=2, callbacks=[count], verbose=0)
+    return len(ended)
+
+
+def test_data_from_a_function_ends_with_the_shortest(strategy, keras, model):
+    """Of known lengths, by which Keras 3 would have one worker end, and the others wait for it."""
+    if keras.__name__ == "tf_keras":
+        with pytest.raises(ValueError, match="you must specify the number of steps"):
+            model.fit(strategy.distribute_datasets_from_function(lambda context: ones(6).batch(2)))
+        return
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: ones(6 + 2 * context.input_pipeline_id).batch(2)
+    )
+    assert int(dataset.cardinality) == 3
+    assert steps_of(keras, model, dataset) == 6 == int(model.optimizer.iterations.numpy())
+
+
+def own_rows(topology, tmp):
+    """OFF: every worker has a dataset of its own, of known length."""
+    return ones(6 + 4 * topology.rank).batch(2 * topology.num_workers)
+
+
+def own_files(topology, tmp):
+    """FILE: of files of different lengths, with the number of batches that they have all together."""
+    p, paths = topology.num_workers, [tmp / str(rank) for rank in range(topology.num_workers)]
+    rows = [6 + 4 * rank for rank in range(p)]
+    if topology.rank == 0:
+        for path, number in zip(paths, rows, strict=True):
+            path.write_text("1\n" * number)
+    lines = tf.data.TextLineDataset([str(path) for path in paths])
+    data = lines.map(lambda x: ([tf.strings.to_number(x)], [1.0])).batch(2 * p)
+    return data.apply(tf.data.experimental.assert_cardinality(-(-sum(rows) // (2 * p))))
+
+
+@pytest.mark.parametrize("policy, make", [("OFF", own_rows), ("FILE", own_files)])
+def test_every_row_counts_where_some_have_more(
+    comm, topology, partners, keras, model, shared_tmp, policy, make
+):
+    """Keras counts batches before they are divided."""
+    data, options = make(topology, shared_tmp), tf.data.Options()
+    comm.barrier()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    expected = 2 * (3 + 2 * (topology.num_workers - 1))
+    assert steps_of(keras, model, data.with_options(options)) == expected
+
+
+def test_logs_of_ones_own_step_are_the_mean_of_all(comm, topology, keras, strategy):
+    """Of epochs and of validation, so that callbacks decide alike."""
+
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+        def train_step(self, data):
+            return {"own": tf.reduce_mean(data[0]), "count": tf.constant(3)}
+
+        def test_step(self, data):
+            return {"own": 2 * tf.reduce_mean(data[0])}
+
+    with strategy.scope():
+        model = Own()
+        model.compile()
+    x = np.arange(4 * topology.num_workers, dtype="float32")[:, np.newaxis]
+    history = model.fit(x, x, batch_size=len(x), validation_data=(x, x), shuffle=False, verbose=0).history
+    assert history["own"] == pytest.approx([x.mean()])
+    assert history["val_own"] == pytest.approx([2 * x.mean()])
+    assert history["count"] == [3]
+
+
+def test_a_batch_by_itself_is_divided_by_rows(comm, strategy):
+    """Of tf_keras, whose `train_on_batch` takes the global batch; also fewer rows than workers."""
+    x, y = oracle.regression(5)
+
+    def run(scope):
+        with scope():
+            model = oracle.mlp(tf_keras)
+            model.compile(optimizer=tf_keras.optimizers.SGD(0.5), loss="mse")
+        for rows in (5, 1):
+            model.train_on_batch(x[:rows], y[:rows])
+        return {str(i): weights for i, weights in enumerate(model.get_weights())}
+
+    oracle.compare(comm, strategy, run)
