@@ -42,22 +42,16 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
     return original(callbacks, epoch, logs)
 
 
-def _ends_with_the_data(dataset) -> bool:
-    """Whether it is shared out so that nobody can tell after how many batches it ends."""
-    is_ours = extended_of(getattr(dataset, "_strategy", None)) is not None
-    return is_ours and int(dataset.cardinality) == tf.data.UNKNOWN_CARDINALITY
-
-
 def _end_with_the_data(original, iterator, *args, **kwargs):
     original(iterator, *args, **kwargs)
     # Keras's own `__init__` resets before there is a dataset.
-    if _ends_with_the_data(getattr(iterator, "_distributed_dataset", None)):
+    if getattr(getattr(iterator, "_distributed_dataset", None), "ends_with_the_data", False):
         iterator._num_batches = None
 
 
 def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weight, distribute):
     original(handler, strategy, x, steps_per_epoch, class_weight, distribute)
-    if steps_per_epoch is None and _ends_with_the_data(handler._dataset):
+    if steps_per_epoch is None and getattr(handler._dataset, "ends_with_the_data", False):
         handler._inferred_steps = None
 
 

@@ -76,8 +76,10 @@ def if_counted(rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 def _rows_or_zeros(request: Request, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """What was looked up, or as many zeros where nothing was."""
-    shape = [tf.size(request.ids), slices.whole_shape(request.table)[1]]
-    return tf.cond(counts, lambda: tf.identity(rows), lambda: tf.zeros(shape, rows.dtype))
+    number, width = tf.size(request.ids), slices.whole_shape(request.table)[1]
+    if tf.executing_eagerly():  # or a branch without `rows` would send no gradient, for which others wait
+        return tf.concat([rows, tf.zeros([number - len(rows), width], rows.dtype)], axis=0)
+    return tf.cond(counts, lambda: tf.identity(rows), lambda: tf.zeros([number, width], rows.dtype))
 
 
 def _distinct(request: Request) -> tuple[tf.Tensor, tf.Tensor]:

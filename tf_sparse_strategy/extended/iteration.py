@@ -126,6 +126,11 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
         """The number of batches after which all end, or that it is unknown or endless; by it `fit` counts."""
         return super().cardinality if self._batches is None else self._batches
 
+    @property
+    def ends_with_the_data(self) -> bool:
+        """Whether it is shared out so that nobody can tell after how many batches it ends."""
+        return self._batches == tf.data.UNKNOWN_CARDINALITY
+
     def __iter__(self):
         plain = super().__iter__()
         iterator = DistributedIterator(
