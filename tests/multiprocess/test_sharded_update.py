@@ -99,6 +99,7 @@ def with_norms():
     return {
         "clipnorm": lambda: adam(clipnorm=0.05),
         "global_clipnorm": lambda: adam(global_clipnorm=0.05),
+        "rows clipped": lambda: tss.optimizers.LazyAdam(0.02, global_clipnorm=0.05),
         "lars": lambda: lars_pto.LARS(
             0.05, weight_decay=0.01, trust_coefficient=0.1, nesterov=True, use_ema=True,
             weight_decay_exclusions=["head"],

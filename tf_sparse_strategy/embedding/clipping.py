@@ -45,23 +45,27 @@ def clip(
     return [next(order[h is not None]) for h in held]
 
 
-def with_squares(gradients: Sequence, variables: Sequence) -> tuple[list, tf.Tensor]:
+def with_squares(
+    gradients: Sequence, variables: Sequence, clips_rows: bool = False
+) -> tuple[list, tf.Tensor]:
     """(`gradients`, the sum of the squares of all their elements, float64 []).
 
-    Beside slices of tables, repeated rows are added up first. Without, sparse gradients are treated as by
-    Keras's clipping: repeated rows count one by one, and the results are dense.
+    Beside slices of tables, and where the optimizer `clips_rows`, repeated rows are added up first. Without,
+    sparse gradients are treated as by Keras's clipping: repeated rows count one by one, and the results are
+    dense.
 
     Args:
       gradients: summed over the workers; of slices, each id once.
       variables: of the gradients; the squares of slices are summed over the workers.
+      clips_rows: whether the optimizer is `LazyAdam`, which would move all rows by a dense gradient.
     """
     held = [slices.of(variable) for variable in variables]
     table = next((h for h in held if h is not None), None)
-    if table is not None:
+    if table is not None or clips_rows:
         gradients = [coalesced(g) if h is None else g for g, h in zip(gradients, held, strict=True)]
     squares = [sum_of_squares(g) for g, h in zip(gradients, held, strict=True) if h is None]
     if table is None:
-        return [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
+        return gradients if clips_rows else [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
     norms = _norms([g for g, h in zip(gradients, held, strict=True) if h is not None], table)
     return gradients, tf.add_n(squares + [tf.square(tf.cast(norm, tf.float64)) for norm in norms])
 

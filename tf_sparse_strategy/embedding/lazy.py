@@ -144,6 +144,8 @@ class LazyAdam(keras.optimizers.Adam):
     Source: Kingma & Ba, ICLR 2015, algorithm 1, row by row, as in PyTorch's SparseAdam.
     """
 
+    clips_rows = True  # and not what they become as a whole: embedding/clipping.py
+
     def __init__(self, learning_rate=0.001, *args, name="lazy_adam", **kwargs):
         super().__init__(learning_rate, *args, name=name, **kwargs)
         refuse_moving_all(self, ("amsgrad", "weight_decay", "gradient_accumulation_steps"))

@@ -278,7 +278,8 @@ class ChunkedUpdates:
         squares = 0.0
         if together:
             beside = [variable for _, variable in others]
-            summed, squares = clipping.with_squares(reduce(others), beside)
+            clips_rows = getattr(optimizer, "clips_rows", False)
+            summed, squares = clipping.with_squares(reduce(others), beside, clips_rows)
         if update.leaves_behind:
             self.step.check_update(update)
         factor = update.update(*zip(*check(mine), strict=True), learning_rate, squares)
