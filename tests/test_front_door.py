@@ -183,15 +183,18 @@ def test_shims_of_pyenv_come_last(machine: pathlib.Path) -> None:
     assert "shim" in (machine / "calls").read_text()
 
 
-def test_another_pythons_environment_is_cleared(machine: pathlib.Path) -> None:
+def test_another_pythons_environment_is_cleared_and_one_that_was_moved(machine: pathlib.Path) -> None:
     set_up(machine)
     assert "--clear" in (machine / "calls").read_text()  # the made-up .venv has a copy, not a link
     add_command(machine / "bin", "python3.11", '[[ $1 == -c ]] || echo "$*" >>calls')
     (machine / ".venv" / "bin" / "python").unlink()
     (machine / ".venv" / "bin" / "python").symlink_to(machine / "bin" / "python3.11")
-    (machine / "requirements" / "dev.txt").write_text("second\n")
-    set_up(machine)
-    assert "--clear" not in (machine / "calls").read_text()
+    for number, place in enumerate((machine, "/where/it/was")):
+        (machine / ".venv" / "bin" / "pip").write_text(f"#!{place}/.venv/bin/python3.11\n")
+        (machine / "requirements" / "dev.txt").write_text(f"{number}\n")
+        (machine / "calls").unlink(missing_ok=True)
+        set_up(machine)
+        assert ("--clear" in (machine / "calls").read_text()) == (place != machine)
 
 
 def test_a_failed_step_is_shown_and_repeated(machine: pathlib.Path) -> None:

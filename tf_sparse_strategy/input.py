@@ -65,7 +65,8 @@ def _is_sparse(x) -> bool:
 
 
 def _leaves(structure) -> list:
-    return tf.nest.flatten(structure, expand_composites=False)
+    """The components of a batch, or their specs; not optional ones that are not given, which have no rows."""
+    return [leaf for leaf in tf.nest.flatten(structure) if hasattr(leaf, "shape")]
 
 
 def num_rows(element) -> tf.Tensor:
@@ -83,6 +84,8 @@ def take_rows(element, start, count):
     """Rows [start, start + count) of every component of a batch."""
 
     def take(x):
+        if not hasattr(x, "shape"):
+            return x  # an optional component that is not given
         if _is_sparse(x):
             begin = tf.one_hot(0, x.shape.rank, on_value=tf.cast(start, tf.int64), dtype=tf.int64)
             size = tf.concat([[tf.cast(count, tf.int64)], x.dense_shape[1:]], axis=0)

@@ -107,3 +107,20 @@ def test_a_batch_by_itself_is_divided_by_rows(comm, strategy):
         return {str(i): weights for i, weights in enumerate(model.get_weights())}
 
     oracle.compare(comm, strategy, run)
+
+
+def test_an_optional_input_that_is_not_given(strategy):
+    import keras
+
+    class Sum(keras.layers.Layer):
+        def call(self, a, b):
+            return a if b is None else a + b
+
+    with strategy.scope():
+        inputs = [keras.Input([2]), keras.Input([2], optional=True)]
+        model = keras.Model(inputs, keras.layers.Dense(1)(Sum()(*inputs)))
+        model.compile("sgd", "mse")
+    x = np.arange(14.0).reshape(7, 2)
+    model.fit([x, None], x[:, :1], batch_size=4, verbose=0)
+    expected = model.predict([x, 0 * x], batch_size=7, verbose=0)
+    np.testing.assert_allclose(model.predict([x, None], batch_size=4, verbose=0), expected, rtol=1e-5)

@@ -67,9 +67,10 @@ install_packages() {
 }
 
 make_venv() {
-  local clear=()
+  local clear=() script=
   # Another Python's packages are of no use, and scripts name the directory, which may have been moved.
-  [[ .venv/bin/python -ef $1 && $(head -n 1 .venv/bin/pip) == "#!$PWD/.venv/bin/"* ]] || clear=(--clear)
+  read -r script 2>/dev/null <.venv/bin/pip || true
+  [[ .venv/bin/python -ef $1 && $script == "#!$PWD/.venv/bin/"* ]] || clear=(--clear)
   "$1" -m venv "${clear[@]}" .venv
   .venv/bin/python -m pip install --disable-pip-version-check --require-hashes \
     -r requirements/dev.txt
