@@ -29,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import budget, directories
+from datacache import budget, directories, waiting
 
 FORMAT = 3  # of files, and of the order that decides which samples a node keeps
 INDEX = "index-"  # begins the names of directories that hold an index and no store
@@ -246,7 +246,8 @@ def unopened(root: pathlib.Path) -> Iterator[None]:
     """Nobody opens a store inside this context, who would take who looks at it for another user of it."""
     with contextlib.ExitStack() as stack:
         if directories.is_ours(root):
-            stack.enter_context(directories.one_at_a_time(root))
+            with waiting.naming(f"another process that opens a store in {root}"):
+                stack.enter_context(directories.one_at_a_time(root))
         yield
 
 

@@ -9,13 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 import datacache
-from datacache import source, waiting
+from datacache import memory, source, waiting
 from tests import datacache_help as help_
 
 pytest_plugins = ("tests.datacache_fixtures",)
@@ -106,6 +107,16 @@ def test_a_list_that_hangs(of, pattern, tmp_path, monkeypatch, caplog):
     caplog.clear()
     time.sleep(0.5)
     assert not caplog.messages
+
+
+def test_a_process_that_stands_still_while_it_opens_a_store(pattern, shm, monkeypatch, caplog):
+    help_.cache(pattern, shm)
+    monkeypatch.setattr(waiting, "_FIRST", 0.1)
+    with contextlib.ExitStack() as other:
+        other.enter_context(memory.unopened(memory.root_of(str(shm))))
+        threading.Timer(0.5, other.close).start()
+        help_.cache(pattern, shm)
+    assert "still waiting for another process that opens a store in" in caplog.text
 
 
 def test_nothing_is_said_in_time(pattern, caplog):
