@@ -225,13 +225,22 @@ def look_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
             tf.nest.pack_sequence_as(spec, list(x[1:]), expand_composites=True) for x in (before, now)
         )
         following = tf.cond(
-            now[0], lambda: _inputs(following), lambda: take_rows(_inputs(batch), 0, 0)
+            now[0], lambda: _counted_inputs(following), lambda: take_rows(_inputs(batch), 0, 0)
         )
         if isinstance(batch, Batch):
             return batch._replace(data=Ahead(batch.data, following))
         return Ahead(batch, following)
 
     return pairs.map(tf.autograph.experimental.do_not_convert(join))
+
+
+def _counted_inputs(element):
+    """`_inputs`, of a batch of no account without its row, which nobody will look up."""
+    inputs = _inputs(element)
+    if not isinstance(element, Batch):
+        return inputs
+    rows = tf.cast(num_rows(inputs), tf.int64)
+    return take_rows(inputs, 0, tf.where(element.rows > 0, rows, tf.zeros_like(rows)))
 
 
 def _zeros(spec):
