@@ -45,7 +45,7 @@ def place(copies: LocalCopies, memory_dir: str | None, fingerprint: str) -> Iter
                 directory = directories.claim(root / f"{memory.INDEX}{fingerprint[:32]}")
                 with waiting.naming("an index of records, which another process may be making"):
                     stack.enter_context(directories.one_at_a_time(directory))
-                directories.unlink_all(directories.half_written(directory.iterdir()))  # by killed processes
+                directories.unlink_all(directory.glob("index.npy.tmp.*"))  # of processes that were killed
                 path = directory / "index.npy"
         yield path
 

@@ -44,9 +44,12 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
 
 def _end_with_the_data(original, iterator, *args, **kwargs):
     original(iterator, *args, **kwargs)
-    # Keras's own `__init__` resets before there is a dataset.
-    if getattr(getattr(iterator, "_distributed_dataset", None), "ends_with_the_data", False):
-        iterator._num_batches = None
+    dataset = getattr(iterator, "_distributed_dataset", None)
+    if not getattr(dataset, "ends_with_the_data", False):
+        return
+    # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
+    counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
+    iterator._num_batches = counted
 
 
 def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weight, distribute):
@@ -62,11 +65,12 @@ def _average_own_logs(original, model, logs):
     if extended is None or result is not logs or not isinstance(logs, dict):
         return result
     names = sorted(name for name, value in logs.items() if _is_number(value))
-    workers = extended.collectives.topology.num_workers
-    if workers == 1 or not names:
+    if extended.collectives.topology.num_workers == 1 or not names:
         return result
     own = tf.stack([tf.cast(logs[name], tf.float64) for name in names])
-    means = extended.collectives.all_reduce(own, purpose="logs") / workers
+    weight = extended.last_weight()  # 0 where the last step's row counted for nothing, whatever it gave
+    own = tf.where(weight > 0, own * weight, tf.zeros_like(own))
+    means = extended.collectives.all_reduce(own, purpose="logs")
     return {**logs, **dict(zip(names, means.numpy().tolist(), strict=True))}
 
 

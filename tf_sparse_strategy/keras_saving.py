@@ -6,7 +6,7 @@ tf_keras does, and lets the others write into directories beside the chief's.
 | Keras function                            | on a worker that is not the chief                    |
 |-------------------------------------------|------------------------------------------------------|
 | save, save_weights, export, of any format | returns                                              |
-| ModelCheckpoint (Keras 3)                 | does as the chief decides, makes no directory        |
+| ModelCheckpoint (Keras 3)                 | keeps `best`, or does as the chief where all save    |
 | BackupAndRestore (Keras 3)                | saves and deletes nothing but its share of residuals |
 | CSVLogger                                 | does nothing                                         |
 | TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |

@@ -21,11 +21,11 @@ def ones(rows):
     return tf.data.Dataset.from_tensor_slices((np.ones([rows, 1], "float32"), np.ones([rows, 1], "float32")))
 
 
-def steps_of(keras, model, data):
+def steps_of(keras, model, data, **options):
     """In two epochs. (Keras's optimizer counts one more in each of unknown length.)"""
     ended = []
     count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ended.append(batch))
-    model.fit(data, epochs=2, callbacks=[count], verbose=0)
+    model.fit(data, epochs=2, callbacks=[count], verbose=0, **options)
     return len(ended)
 
 
@@ -67,8 +67,11 @@ def test_every_row_counts_where_some_have_more(
     data, options = make(topology, shared_tmp), tf.data.Options()
     comm.barrier()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-    expected = 2 * (3 + 2 * (topology.num_workers - 1))
-    assert steps_of(keras, model, data.with_options(options)) == expected
+    expected, data = 2 * (3 + 2 * (topology.num_workers - 1)), data.with_options(options)
+    assert steps_of(keras, model, data) == expected
+    if policy == "FILE":  # which have as many batches everywhere, before they are divided
+        batches = int(data.cardinality())
+        assert steps_of(keras, model, data, steps_per_epoch=batches) == 2 * batches
 
 
 def test_logs_of_ones_own_step_are_the_mean_of_all(comm, topology, keras, strategy):
@@ -92,6 +95,9 @@ def test_logs_of_ones_own_step_are_the_mean_of_all(comm, topology, keras, strate
     assert history["own"] == pytest.approx([x.mean()])
     assert history["val_own"] == pytest.approx([2 * x.mean()])
     assert history["count"] == [3]
+    x = np.concatenate([x, [[np.pi]]]).astype("float32")  # a last batch of one row, on one worker
+    history = model.fit(x, x, batch_size=len(x) - 1, shuffle=False, verbose=0).history
+    assert history["own"] == pytest.approx([np.pi])
 
 
 def test_a_batch_by_itself_is_divided_by_rows(comm, strategy):

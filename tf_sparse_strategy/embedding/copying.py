@@ -27,6 +27,8 @@ def copy_of_tf_keras(model: Any, weights: list) -> Any:
     import tf_keras
 
     def of_layer(layer):
+        if getattr(layer, "_is_graph_network", False):  # a model within the model
+            return tf_keras.models.clone_model(layer, clone_function=of_layer)
         return layer if hasattr(layer, "adapt") else type(layer).from_config(layer.get_config())
 
     copy = tf_keras.models.clone_model(model, clone_function=of_layer)
@@ -48,19 +50,24 @@ class _Copies:
     def __call__(self, layer):
         copy = self._convert(layer) or _by_configuration(layer)
         if hasattr(layer, "save_assets"):
+            _hand_over(layer, copy)  # as when a file is loaded, before the assets
             with tempfile.TemporaryDirectory() as directory:
                 layer.save_assets(directory)
                 copy.load_assets(directory)
-        if hasattr(layer, "adapt"):
+        elif hasattr(layer, "adapt"):
             self._adapted.append((layer, copy))
         return copy
 
     def take_weights(self, copy, weights):
         copy.set_weights(weights)
         for layer, of_layer in self._adapted:
-            store: dict = {}
-            layer.save_own_variables(store)
-            of_layer.load_own_variables(store)
+            _hand_over(layer, of_layer)
+
+
+def _hand_over(layer, copy):
+    store: dict = {}
+    layer.save_own_variables(store)
+    copy.load_own_variables(store)
 
 
 def _by_configuration(layer):

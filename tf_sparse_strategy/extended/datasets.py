@@ -23,7 +23,10 @@ class Datasets:
         part, agreement = self._sharding.share(dataset, consumer)
         if self.delayed is not None and consumer == "fit":
             part = input_pipeline.look_ahead(part)
-        return self._distributed(part, agreement)
+        distributed = self._distributed(part, agreement)
+        if agreement == "rows":
+            distributed.undivided = self._agreed(dataset.cardinality())
+        return distributed
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
         _refuse_per_replica(options)
@@ -34,10 +37,8 @@ class Datasets:
     def _distributed(self, dataset, agreement):
         batches = None if agreement is None else tf.data.UNKNOWN_CARDINALITY
         if agreement == "all":
-            own = dataset.cardinality()
-            own = tf.where(own == tf.data.INFINITE_CARDINALITY, tf.int64.max, own)
-            batches = int(self.collectives.all_reduce(own, op="min", purpose="batches"))
-            if batches == tf.int64.max:
+            batches = self._agreed(dataset.cardinality())
+            if batches == tf.data.INFINITE_CARDINALITY:
                 agreement = batches = None
         return DistributedDataset(
             input_workers=self._input_workers_with_options(HOST_ITERATOR),
@@ -47,6 +48,12 @@ class Datasets:
             agreement=agreement,
             batches=batches,
         )
+
+    def _agreed(self, cardinality) -> int:
+        """The least of all workers' numbers of batches; unknown where one is."""
+        own = tf.where(cardinality == tf.data.INFINITE_CARDINALITY, tf.int64.max, cardinality)
+        least = int(self.collectives.all_reduce(own, op="min", purpose="batches"))
+        return tf.data.INFINITE_CARDINALITY if least == tf.int64.max else least
 
     def _experimental_distribute_values_from_function(self, value_fn):
         value = value_fn(distribute_lib.ValueContext(self._rank, self._size))

@@ -116,6 +116,7 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
         super().__init__(input_workers, strategy, [input_context], lambda _: dataset, options=options)
         self._agreement = agreement
         self._batches = batches  # of all workers alike, where their own numbers differ
+        self.undivided = tf.data.UNKNOWN_CARDINALITY  # batches of what was shared out
 
     @property
     def element_spec(self):

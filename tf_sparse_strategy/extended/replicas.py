@@ -39,7 +39,7 @@ class ReplicaContext(distribute_lib.ReplicaContext):
             reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
 
         def reduce(x):
-            if isinstance(x, tf.IndexedSlices):
+            if isinstance(x, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
                 return all_reduce(reduce_op, x, options)
             # Masked here, not below, so that the gradient of a row of no account is masked as well.
             x = extended.masked(tf.convert_to_tensor(x))
@@ -194,6 +194,11 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         """`x`, or zeros where this worker's batch counts for nothing."""
         counts = self.batch_counts()
         return x if counts is None else tf.where(counts, x, tf.zeros_like(x))
+
+    def last_weight(self) -> float:
+        """This worker's share of the rows of the last step, tagged or not."""
+        rows, total = self._counted.numpy().tolist()
+        return rows / total
 
     def local_value(self, value):
         """This process's part of a structure of per-replica values, a tagged batch opened."""

@@ -139,8 +139,7 @@ class ChunkedUpdate:
         self._decay(variables, shards)
         # Not that of its own class, if it has one: the optimizer's has been called, and has counted.
         _backend_of(self.inner)._backend_update_step(self.inner, owned, shards, learning_rate)
-        with tf.control_dependencies([cut, *sums]):  # nor are chunks ahead that it has not cut or summed
-            self._finish()
+        self._finish([cut, *sums])
         return factor
 
     def divides(self, variable: Any) -> bool:
@@ -151,9 +150,10 @@ class ChunkedUpdate:
         """(chunk, its partition) that a slot beside `variable` is made from; None: it is made whole."""
         del variable
 
-    def _finish(self):
-        self._state.assign(_AHEAD)
-        self._step.note_update(self)
+    def _finish(self, summed):
+        with tf.control_dependencies(summed):  # a step that fails before has no chunks that are ahead
+            self._state.assign(_AHEAD)
+            self._step.note_update(self)
 
     def _reduce_scatter(self, gradients, variables):
         """This worker's chunk of each gradient's sum, in order."""

@@ -41,7 +41,8 @@ class UpdateAtOnce(ChunkedUpdate):
     def check_write(self, name: str) -> None:
         """Nothing, likewise."""
 
-    def _finish(self):
+    def _finish(self, summed):
+        del summed  # a bucket need not wait for the others
         for number, positions in enumerate(self._buckets):
             self._gathering([self._pairs[p] for p in positions], number)()
 

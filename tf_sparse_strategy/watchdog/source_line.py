@@ -71,6 +71,14 @@ def main_thread_frame() -> FrameType | None:
     return frames().get(threading.main_thread().ident)
 
 
+def main_thread_has_ended() -> bool:
+    """Whether Python only waits for other threads before it ends."""
+    frame = main_thread_frame()
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame is not None and frame.f_code is threading._shutdown.__code__
+
+
 def main_thread_line() -> str:
     """The line of the user's program that the main thread is at."""
     return users_line(traceback.walk_stack(main_thread_frame()))

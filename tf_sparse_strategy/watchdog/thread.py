@@ -91,6 +91,7 @@ class Watchdog:
         self._heard = dict.fromkeys(known, time.monotonic())
         self._since: dict[tuple[str, int], float] = {}
         self._end: End | None = None  # how this program ends, once it does
+        self._raised: BaseException | None = None
         self._stop = False
         self._told = threading.Event()  # the others know how this program ended
         self._decided = threading.Event()
@@ -118,6 +119,7 @@ class Watchdog:
         try:
             self._watch()
         except Exception as error:  # a fault of ours must not end the job under a false cause
+            self._told.set()  # nobody will
             self._print(f"the watchdog failed, and the job goes on unwatched: {error!r}")
             with contextlib.suppress(Exception):
                 self._channel.send(_of_end(End()))
@@ -157,6 +159,8 @@ class Watchdog:
 
     def _report(self, now):
         """Tells the others, when it is time, and notes for itself, how this worker is."""
+        if self._end is None and self._raised is not None and source_line.main_thread_has_ended():
+            self._end = _end_by(self._raised)
         if self._end is not None and not self._told.is_set():
             self._workers[self._rank] = dataclasses.replace(
                 self._workers[self._rank], end=self._end
@@ -234,12 +238,9 @@ class Watchdog:
     # ---- the end of the program -----------------------------------------------------------------
 
     def _at_error(self, kind, error, trace):
-        """Of the main thread: before `_at_exit` Python waits for threads, which may never end."""
+        """Notes what may end the main thread: before `_at_exit` Python waits for others, perhaps for ever."""
         self._excepthook(kind, error, trace)
-        if os.getpid() == self._process and self._end is None:
-            self._end = _end_by(error)
-            with contextlib.suppress(OSError):
-                self._channel.wake()
+        self._raised = error
 
     def _at_exit(self):
         """Runs before Horovod's own, which ends it on all workers."""

@@ -69,8 +69,9 @@ install_packages() {
 make_venv() {
   local clear=() script=
   # Another Python's packages are of no use, and scripts name the directory, which may have been moved.
-  read -r script 2>/dev/null <.venv/bin/pip || true
-  [[ .venv/bin/python -ef $1 && $script == "#!$PWD/.venv/bin/"* ]] || clear=(--clear)
+  [[ ! -L .venv ]] || die ".venv is a link, to an environment of another checkout: remove the link."
+  [[ ! -r .venv/bin/pip ]] || script=$(<.venv/bin/pip)
+  [[ .venv/bin/python -ef $1 && $script == *"$PWD/.venv/bin/"* ]] || clear=(--clear)
   "$1" -m venv "${clear[@]}" .venv
   .venv/bin/python -m pip install --disable-pip-version-check --require-hashes \
     -r requirements/dev.txt
