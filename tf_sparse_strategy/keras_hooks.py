@@ -268,10 +268,9 @@ def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
     extended = _in_replica_of_ours()
     if extended is not None:
         variables = trainable_variables or optimizer.inner_optimizer._trainable_variables
-        grads = [
-            gradient if gradient is None else extended.counted_gradients([(gradient, variable)])[0][0]
-            for gradient, variable in zip(grads, variables, strict=True)
-        ]
+        present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        counted = iter(extended.counted_gradients(present))
+        grads = [None if g is None else next(counted)[0] for g in grads]
     return original(optimizer, grads, trainable_variables)
 
 

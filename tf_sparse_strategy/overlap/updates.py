@@ -93,12 +93,11 @@ class ChunkedUpdates:
     def refuse_others(self, optimizer: Any, variables: list) -> None:
         """Raises ValueError where an optimizer is to update what is divided for another one."""
         for update in self._owners(variables):
-            if not self.is_inner(optimizer):
-                raise ValueError(
-                    f"overlap={self.overlap!r}: {type(optimizer).__name__} is applied to variables on which "
-                    f"another optimizer, {type(update.optimizer).__name__}, was built later. Use one "
-                    "optimizer for each variable, or leave out overlap."
-                )
+            raise ValueError(
+                f"overlap={self.overlap!r}: {type(optimizer).__name__} is applied to variables on which "
+                f"another optimizer, {type(update.optimizer).__name__}, was built later. Use one "
+                "optimizer for each variable, or leave out overlap."
+            )
 
     def _owners(self, variables):
         """The updates that divide some of the variables."""
