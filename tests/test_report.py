@@ -17,7 +17,6 @@ MERGED = {
     "convergence": {"controls of images measured"},
     "embedding": {"real text, memory measured"},
     "end_to_end": {"rows renamed since"},
-    "sparse_training": {"small CNN measured"},
 }
 DOCUMENTS = {"end_to_end": "results/README"}
 
