@@ -46,11 +46,8 @@ class Native:
         k: int,
         new_residual: np.ndarray,
         out: tuple[np.ndarray, ...],
-        threads: int = 1,
     ) -> int:
-        return self._call(
-            "bench_error_feedback", grad, residual, grad.size, k, threads, new_residual, *out
-        )
+        return self._call("bench_error_feedback", grad, residual, grad.size, k, 1, new_residual, *out)
 
     def add(self, grad: np.ndarray, residual: np.ndarray) -> None:
         self._call("bench_add", grad, residual, grad.size)

@@ -20,15 +20,15 @@ def tf_top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 @tf.function
-def paper_in_tf_ops(x: tf.Tensor, k: int, num_samplings: int = 30) -> tuple[tf.Tensor, tf.Tensor]:
-    """Algorithm 1 of the MSTopK paper, line by line; fillers are taken from the lowest index on."""
+def paper_in_tf_ops(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Algorithm 1 of the MSTopK paper, N = 30, line by line; fillers are taken from the lowest index on."""
     a = tf.abs(x)
     mean, largest = tf.reduce_mean(a), tf.reduce_max(a)
     left, right = tf.constant(0.0), tf.constant(1.0)
     k1, k2 = tf.constant(0, tf.int64), tf.size(x, tf.int64)
     upper, lower = tf.constant(0.0), tf.constant(0.0)
     k = tf.cast(k, tf.int64)
-    for _ in tf.range(num_samplings):
+    for _ in tf.range(30):
         ratio = left + (right - left) / 2
         threshold = mean + ratio * (largest - mean)
         count = tf.math.count_nonzero(a >= threshold)

@@ -1,41 +1,40 @@
 """Interleaved timing: every contender once per round, so that a noisy minute hits all alike."""
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-Contender = Callable[[int], object]  # called with a number that is new each time
+Contender = Callable[[int], object]  # called with a number that rotates
+
+_SLOW = 9  # rounds of a contender that takes over 0.1 s
 
 
 def interleaved(
-    contenders: Mapping[str, Contender], rounds: int, warm: bool = False, slow: int = 9
+    contenders: Mapping[str, Contender], rounds: int, warm: bool = False
 ) -> dict[str, dict[str, float]]:
     """Times each contender in each round, after one round of warm-up.
 
     Args:
-      contenders: name to function; it gets the number of the call, to rotate among buffers.
+      contenders: name to function; it gets a number, to rotate among buffers: another than the one before
+        it, and in each round the next, so that all read the same ones.
       warm: whether to call each once more just before it is timed, so that its data is in the cache
         rather than the previous contender's.
-      rounds: how many times each is timed. A contender that takes over 0.1 s is timed `slow` times.
-      slow: see `rounds`.
+      rounds: how many times each is timed. A contender that takes over 0.1 s is timed 9 times.
 
     Returns:
       For each name, order statistics in microseconds of the time on the wall and of the processor
       time of all threads, which others on the machine lengthen much less, and `rounds`.
     """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    calls = itertools.count()
     for number in range(-1, rounds):
-        for name, call in contenders.items():
-            if len(times[name]) >= slow and min(cpu for _, cpu in times[name]) > 0.1:
+        for position, (name, call) in enumerate(contenders.items(), start=1):
+            if len(times[name]) >= _SLOW and min(cpu for _, cpu in times[name]) > 0.1:
                 continue
             if warm:
-                call(next(calls))
-            call_number = next(calls)
+                call(number + position)
             wall, cpu = time.perf_counter(), time.process_time()
-            call(call_number)
+            call(number + position)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             if number >= 0:
                 times[name].append((wall, cpu))

@@ -67,6 +67,7 @@ CopyWriter::CopyWriter(const std::string& path) : path_(path) {
   std::random_device random;
   temporary_ = path + ".tmp." + std::to_string(random()) + "." + std::to_string(random());
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd_ < 0) error_ = errno;
 }
 
 CopyWriter::~CopyWriter() {
@@ -76,15 +77,21 @@ CopyWriter::~CopyWriter() {
 }
 
 bool CopyWriter::Append(const char* data, int64_t n) {
-  if (fd_ < 0) return false;
+  if (fd_ < 0) return Failed();
   crc_ = Crc32c(crc_, data, n);
   bytes_ += n;
   return WriteAll(fd_, {{const_cast<char*>(data), static_cast<size_t>(n)}}, bytes_ - n);
 }
 
+bool CopyWriter::Failed() {
+  errno = error_;  // others have been called since it was opened
+  return false;
+}
+
 bool CopyWriter::Finish(uint64_t stamp) {
+  if (fd_ < 0) return Failed();
   Footer footer = {crc_, kFooterMagic, bytes_, stamp};
-  if (fd_ < 0 || !WriteAll(fd_, {{&footer, sizeof(footer)}}, bytes_) ||
+  if (!WriteAll(fd_, {{&footer, sizeof(footer)}}, bytes_) ||
       rename(temporary_.c_str(), path_.c_str()) != 0) {
     return false;
   }

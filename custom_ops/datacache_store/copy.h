@@ -23,8 +23,11 @@ class CopyWriter {
   bool Finish(uint64_t stamp);
 
  private:
+  bool Failed();
+
   std::string path_, temporary_;
   int fd_;
+  int error_ = 0;  // why there is no fd_
   uint32_t crc_ = 0;
   int64_t bytes_ = 0;
 };

@@ -310,7 +310,7 @@ TEST(StoreFaultsTest, AWriterKilledAtAnyMomentLeavesWholeSamples) {
   }
   for (int64_t id = 0; id < samples; ++id) {
     PutSample(store.get(), id);
-    HasSample(store.get(), id);
+    EXPECT_TRUE(HasSample(store.get(), id));
   }
   EXPECT_EQ(store->Verify(), 0);
 }

@@ -92,9 +92,9 @@ Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool vi
     uint32_t offsets[kChunk + kScanSlack];
     const int64_t begin = b * kBlockElements;
     const int64_t length = std::min(kBlockElements, n - begin);
-    const int64_t quota = trim ? rule.tie_quota - TiesBefore(ties, b) : 0;
-    int64_t ties_left = quota;
-    int64_t counted = 0;  // of the block, in `admitted`
+    int64_t ties_left = trim ? rule.tie_quota - TiesBefore(ties, b) : 0;
+    int64_t tied = 0;     // of the block's candidates; the quota bounds them, not the limit
+    int64_t counted = 0;  // of its others, in `admitted`
     for (int64_t done = 0; done < length; done += kChunk) {
       const bool collecting = !gave_up.load(std::memory_order_relaxed);
       if (!collecting && !visit_all) break;
@@ -102,16 +102,23 @@ Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool vi
       const uint32_t admitted_from = trim && ties_left <= 0 ? rule.certain : rule.floor;
       const uint32_t floor = collecting ? admitted_from : KeyTraits<Bits>::kMax + 1;
       int64_t fresh = scan(begin + done, count, floor, done, bits, offsets);
-      if (trim) fresh = TrimTies(bits, offsets, fresh, rule.certain, &ties_left);
+      if (trim) {
+        const int64_t before = ties_left;
+        fresh = TrimTies(bits, offsets, fresh, rule.certain, &ties_left);
+        tied += before - ties_left;
+        ties[b].store(tied, std::memory_order_relaxed);
+        // Blocks before may run still, and have found more since: or as many threads would keep k each.
+        ties_left = rule.tie_quota - TiesBefore(ties, b) - tied;
+      }
       block.Append(bits, offsets, fresh);
       const bool last = done + kChunk >= length;
-      if (rule.limit == kUnlimited || (!last && block.size() - counted < kChunk)) continue;
-      if (admitted.fetch_add(block.size() - counted) + block.size() - counted > rule.limit) {
+      const int64_t uncounted = block.size() - tied - counted;
+      if (rule.limit == kUnlimited || (!last && uncounted < kChunk)) continue;
+      if (admitted.fetch_add(uncounted) + uncounted > rule.limit) {
         gave_up.store(true, std::memory_order_relaxed);
       }
-      counted = block.size();
+      counted += uncounted;
     }
-    if (trim) ties[b].store(std::max<int64_t>(0, quota) - std::max<int64_t>(0, ties_left));
     result.blocks[b] = std::move(block);
   });
   result.complete = !gave_up.load();

@@ -7,7 +7,7 @@
 //
 // Algorithm. (1) Order statistics of a small deterministic sample give a floor that the k-th
 // magnitude very probably exceeds. (2) One pass admits every element at or above the floor, 1.1 to
-// 2.3 k of them, more of short inputs. (3) If at least k were admitted the floor was low enough,
+// 2.3 k of them, more of short inputs and of k/N below 0.1 %. (3) If at least k were admitted the floor was low enough,
 // and the exact k-th key comes from the candidates alone. (4) If not, or if far too many were
 // admitted, one histogram of the leading key bits finds an exact floor, and one more pass admits
 // what it lets through. Hence at most 3 reads of the input beside the sample, and one on all but

@@ -39,8 +39,9 @@ def mstopk(
     ties from the lowest index on. NaN ranks above Inf, and Inf above every finite number, so that
     an overflow is seen by whoever receives the result; NaNs rank by their bits. The result is the
     same on every device and for every number of threads. Cost: about one read of `x`, at most 3
-    (with `num_samplings` 5) beside the sample; scratch memory 8 bytes for each of 1.1 k to 2.3 k
-    candidates; more of short vectors, and up to 8 N if the sample misleads.
+    (with `num_samplings` 5) beside the sample. Scratch memory: on a CPU 8 bytes for each of 1.1 k to
+    2.3 k candidates, where k/N is 0.1 % to 1 % of a long vector, more of others, and up to 8 N if the
+    sample misleads; on a GPU 8 N of vectors longer than 2^20.
 
     XLA does not compile it: not in functions with `jit_compile=True`.
 

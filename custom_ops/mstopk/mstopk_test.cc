@@ -105,6 +105,17 @@ TEST(TopKTest, OneReadOnOrdinaryInputs) {
   }
 }
 
+TEST(TopKTest, BlocksUnderWayAtOnceTogetherKeepFewTies) {
+  std::mt19937_64 random(14);
+  for (const TestInput& input : TestInputs()) {
+    if (input.name != "clipped" && input.name != "constant") continue;
+    const std::vector<uint32_t> x = ToBits<uint32_t>(input.make(1 << 22, random));
+    const Runtime runtime = {BestScan(), BackwardsOnThreads};
+    const int reads = ExpectTopK<uint32_t, int32_t>(x, x.size() / 100, runtime, input.name);
+    EXPECT_EQ(reads, 1) << input.name;
+  }
+}
+
 TEST(TopKTest, AMisleadingSampleCostsReadsNotCorrectness) {
   std::mt19937_64 random(6);
   const int64_t n = 1 << 19;

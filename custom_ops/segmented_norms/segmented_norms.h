@@ -4,7 +4,8 @@
 //   sums[0] = Σ w[i]²      sums[1] = Σ (x[i] + c w[i])²
 // A square of a float is exact in double, and sums are kept in double: no overflow, and the relative
 // error is below n 2^-53 whatever the order, where plain float sums of 23 million elements are per
-// cents off. x + c w is rounded to float first, as an update that uses it would round it.
+// cents off. x + c w is rounded to float first, as an update that uses it would round it. (Squares of
+// doubles may overflow, and denormal numbers count as 0 where the calling thread flushes them.)
 //
 // The result does not depend on threads or on the instruction set: each segment is cut into blocks of
 // kBlockElements, a block is summed in kLanes interleaved sums that are added pairwise, and the blocks

@@ -14,9 +14,10 @@ def segmented_norms(
 ) -> tf.Tensor:
     """Sums up w² and (x + c w)² for each of L layers.
 
-    Sums are kept in float64 in a fixed order: the relative error is below N 2^-53 for N elements,
-    nothing overflows, and the result depends neither on threads nor on the instruction set. NaN and
-    infinity propagate. Cost: one read of each tensor; x + c w is never stored. CPU only; no gradient.
+    Sums are kept in float64 in a fixed order: of float32 the relative error is below N 2^-53 for N
+    elements and nothing overflows, and the result depends neither on threads nor on the instruction set.
+    NaN and infinity propagate; denormal numbers count as 0 where TensorFlow's threads flush them. Cost: one
+    read of each tensor; x + c w is never stored. CPU only; no gradient.
 
     Args:
       weights: w, L tensors of float32, or L of float64, any shapes, 0 elements included.

@@ -1,5 +1,7 @@
 // Mstopk on the CPU: checks, allocates, and hands each row to the algorithm.
 
+#include <algorithm>
+
 #include "custom_ops/mstopk/kernels/cpu_runtime.h"
 #include "custom_ops/mstopk/kernels/formats.h"
 #include "custom_ops/mstopk/kernels/read_k.h"
@@ -9,6 +11,8 @@
 
 namespace tensorflow {
 namespace {
+
+constexpr int64_t kGroupElements = 1 << 15;  // of short rows that a thread is woken for
 
 template <typename T, typename Index>
 class MstopkOp : public OpKernel {
@@ -37,8 +41,11 @@ class MstopkOp : public OpKernel {
     const mstopk::Runtime pool = PoolRuntime(context);
     if (n <= mstopk::kBlockElements) {  // a row has no parallelism of its own
       const mstopk::Runtime serial = {pool.kernels, mstopk::SerialFor};
-      pool.parallel_for(rows, [&](int64_t row) {
-        SelectRow(x + row * n, n, k, serial, v + row * k, i + row * k);
+      const int64_t group = std::max<int64_t>(1, kGroupElements / n);
+      pool.parallel_for((rows + group - 1) / group, [&](int64_t g) {
+        for (int64_t row = g * group; row < std::min(rows, (g + 1) * group); ++row) {
+          SelectRow(x + row * n, n, k, serial, v + row * k, i + row * k);
+        }
       });
     } else {
       for (int64_t row = 0; row < rows; ++row) {
