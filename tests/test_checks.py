@@ -147,6 +147,11 @@ def test_a_machine_of_its_own_may_use_loopback():
     assert not any(examine([alone, twin]).values())
 
 
+def test_two_machines_of_one_name_are_told():
+    [finding] = examine([report(0), report(1, host="vm0", name="vm0")])["names"]
+    assert "vm0: two machines" in finding.text and "10.0.0.1, one with 10.0.0.2" in finding.text
+
+
 def test_horovodrun_needs_an_interface_of_one_name():
     there = {"interface": None, "launched": False}
     other = report(1, interfaces={"lo": "127.0.0.1", "ens5": "10.0.0.2"}, **there)

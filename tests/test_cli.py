@@ -50,6 +50,12 @@ def test_help_does_not_wait_for_tensorflow(arguments):
     assert result.returncode == 0, result.stderr
 
 
+def test_no_command_is_answered_with_all():
+    result = tss()
+    assert result.returncode == 2
+    assert all(name in result.stderr for name in cli._COMMANDS)
+
+
 def test_an_unknown_command_is_refused():
     result = tss("dance")
     assert result.returncode == 2

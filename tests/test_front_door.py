@@ -111,6 +111,19 @@ def test_missing_bazel_without_root_is_one_clear_sentence(bare_machine: pathlib.
     assert not (bare_machine / ".cache").exists(), "it left something behind"
 
 
+def test_another_python_is_not_answered_with_its_packages(bare_machine: pathlib.Path) -> None:
+    """They would not be those of 3.11, and the same sentence would come back."""
+    (bare_machine / "bin" / "python3.11").unlink()
+    script = bare_machine / "tools" / "setup" / "setup.sh"
+    script.write_text(script.read_text().replace("/usr/bin/python3.11", "/nowhere/python3.11"))
+    other = '[[ $1 != --version ]] || { echo "Python 3.13.5"; exit 0; }; exit 1'
+    add_command(bare_machine / "bin", "python3", other)
+    result = set_up_as_nobody(bare_machine)
+    assert result.returncode == 1
+    assert "Python 3.11 is needed" in result.stderr and "Python 3.13.5" in result.stderr
+    assert "apt-get" not in result.stderr
+
+
 def test_without_apt_the_packages_are_named(bare_machine: pathlib.Path) -> None:
     (bare_machine / "bin" / "apt-get").unlink()
     result = set_up_as_nobody(bare_machine)

@@ -281,6 +281,12 @@ def test_kill_kills_one_rank(lab):
     assert 0.5 <= result.ranks[1].seconds < 2 <= result.ranks[0].seconds
 
 
+def test_a_fault_after_the_end_is_told(lab):
+    late, early = Fault("kill", 1, seconds=60), Fault("cut", 1, seconds=0)
+    result = lab.run(["true"], faults=[late, early], timeout=PATIENCE)
+    assert result.exit_code == 0 and result.missed == [late]
+
+
 def test_stop_stops_one_rank(lab):
     fault = Fault("stop", 1, seconds=0.5)
     result = lab.run(shell("sleep 2; exit 7"), faults=[fault], grace=0.5, timeout=100)

@@ -39,6 +39,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=tf_sparse_strategy.__version__)
     parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help="one of the above")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
     args = parser.parse_args(argv)
     module, _ = _COMMANDS[args.command]
     return importlib.import_module(module).main(args.arguments)

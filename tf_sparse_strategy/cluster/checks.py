@@ -135,6 +135,15 @@ def check_settings(reports: Sequence[Report]) -> Iterable[Finding]:
 def check_names(reports: Sequence[Report]) -> Iterable[Finding]:
     """Each machine leads Horovod to an address that the others can reach."""
     hosts, several = _hosts(reports), several_machines(reports)
+    for report in reports:
+        first = next(other for other in hosts if other["host"] == report["host"])
+        if report["interfaces"] != first["interfaces"]:
+            yield _fail(
+                f"{report['host']}: two machines have this name, one with the addresses "
+                f"{', '.join(_outward(first).values())}, one with {', '.join(_outward(report).values())}, "
+                "and count as one",
+                "give each machine a name of its own: `hostnamectl set-hostname NAME`",
+            )
     for report in hosts:
         host, interface, known = report["host"], report["interface"], report["interfaces"]
         listed = ", ".join(f"{name} ({address})" for name, address in known.items())

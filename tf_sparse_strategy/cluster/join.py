@@ -69,7 +69,10 @@ def _address(text: str) -> tuple[str, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_line.parser_of("join", "--rendezvous HOST:PORT", _DESCRIPTION, _EPILOG)
-    parser.add_argument("--rendezvous", type=_address, required=True, metavar="HOST:PORT")
+    parser.add_argument(
+        "--rendezvous", type=_address, required=True, metavar="HOST:PORT",
+        help="of the machine of rank 0, and a port that is free there",
+    )  # fmt: skip
     return parser
 
 

@@ -257,14 +257,15 @@ class Network:
 
     def traffic(self) -> list[LinkBytes]:
         """Bytes that crossed each node's link so far, counted at the switch."""
-        lines = pathlib.Path(f"/proc/{self._switch.pid}/net/dev").read_text().splitlines()
-        counters = {line.split(":")[0].strip(): line.split(":")[1].split() for line in lines[2:]}
-        return [
-            LinkBytes(
-                node.name, sent=int(counters[node.name][0]), received=int(counters[node.name][8])
-            )
-            for node in self.nodes
-        ]
+        carried = interface_bytes(self._switch.pid)
+        return [LinkBytes(node.name, *reversed(carried[node.name])) for node in self.nodes]
+
+
+def interface_bytes(process: int | str = "self") -> dict[str, tuple[int, int]]:
+    """(bytes sent, bytes received) by each network interface that a process sees, headers included."""
+    lines = pathlib.Path(f"/proc/{process}/net/dev").read_text().splitlines()[2:]
+    counters = {name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)}
+    return {name: (int(counts[8]), int(counts[0])) for name, counts in counters.items()}
 
 
 def _make_nodes(number: int, tcp: str) -> Iterator[Node]:

@@ -36,12 +36,14 @@ class Result:
       seconds: from the start of the ranks to the end of the last.
       ranks: one RankResult per rank.
       links: one LinkBytes per node: what this job sent and received.
+      missed: faults that were to come after the job's end.
     """
 
     exit_code: int
     seconds: float
     ranks: list[RankResult]
     links: list[LinkBytes]
+    missed: list[Fault] = dataclasses.field(default_factory=list)
 
     @property
     def killed(self) -> list[int]:
@@ -145,7 +147,7 @@ class Netlab(Network):
             ranks = job.results()
         seconds = round(time.monotonic() - job.begin, 3)
         links = [now - before for now, before in zip(self.traffic(), carried, strict=True)]
-        return Result(_exit_code(ranks), seconds, ranks, links)
+        return Result(_exit_code(ranks), seconds, ranks, links, pending[::-1])
 
     def _inflict(self, fault: Fault, job: Job) -> None:
         if fault.kind == "cut":

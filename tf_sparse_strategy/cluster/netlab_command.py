@@ -123,6 +123,8 @@ def _summarize(lab: Netlab, grace: float, result: Result) -> None:
             say(
                 f"rank {rank.rank} on {rank.node}: exit code {rank.exit_code} after {rank.seconds:.1f} s"
             )
+    for fault in result.missed:
+        say(f"--{fault.kind} {fault.target}@{fault.seconds:g} did not happen: the job had ended before")
     say(f"{lab}: exit code {result.exit_code} after {result.seconds:.1f} s")
     for link in result.links:
         say(f"{link.node}: sent {link.sent / 1e6:.2f} MB, received {link.received / 1e6:.2f} MB")

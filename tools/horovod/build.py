@@ -69,7 +69,7 @@ def check_machine(gpu: bool) -> None:
     """Raises BuildError, naming the remedy, when a tool or package for the build is missing."""
     path = build_path()
     commands = {"g++": "apt-get install g++", "make": "apt-get install make"}
-    commands["cmake"] = "pip install -r requirements/dev.txt"
+    commands["cmake"] = "pip install 'cmake<4'"
     if gpu and "HOROVOD_CUDA_HOME" not in os.environ:
         commands["nvcc"] = "put the CUDA toolkit's bin directory on PATH or set HOROVOD_CUDA_HOME"
     for command, remedy in commands.items():
@@ -80,8 +80,8 @@ def check_machine(gpu: bool) -> None:
             importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             raise BuildError(
-                f"Horovod's build needs the package '{package}' in {sys.prefix}: "
-                "pip install -r requirements/dev.txt"
+                f"Horovod's build needs the package '{package}', not found in {sys.prefix}: activate the "
+                f"environment that has it, or `pip install {package}`"
             ) from None
 
 
@@ -115,7 +115,6 @@ def build_wheel(cache: pathlib.Path, version: str, gpu: bool) -> pathlib.Path:
     Raises:
       BuildError: compilation or the check failed; names the log file.
     """
-    check_machine(gpu)
     tarball = sdist.fetch(cache)
     log = cache / "build.log"
     with tempfile.TemporaryDirectory(dir=cache) as directory:
@@ -157,6 +156,7 @@ def install(cache: pathlib.Path, gpu: bool) -> str:
     Returns:
       The installed version.
     """
+    check_machine(gpu)
     version = wanted_version(gpu)
     if installed_version() == version:
         return version

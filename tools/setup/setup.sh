@@ -103,10 +103,14 @@ up_to_date() { [[ $(cat "$cache/$1.stamp" 2>/dev/null) == "$2" ]]; }
 hash_of() { find "$@" -type f -not -name '*.pyc' -not -name '*.so' -print0 | LC_ALL=C sort -z |
   xargs -0 sha256sum | sha256sum; }
 
+no_python="Python 3.11 is needed and is not on PATH; Debian 12 has it as python3."
 packages=$(missing_packages)
 packages=${packages//$'\n'/ }
 if [[ -n $packages ]]; then
   command -v apt-get >/dev/null || die "install these first (Debian's names): $packages."
+  # A distribution's own python3-venv is of its own Python.
+  ((EUID == 0)) || [[ -n $(find_python) ]] || ! command -v python3 >/dev/null ||
+    die "$no_python Here python3 is $(python3 --version)."
   ((EUID == 0)) || die "Debian packages are missing and only root can install them:" \
     "run \`sudo apt-get install -y $packages\` once, then repeat the command."
 fi
@@ -119,7 +123,7 @@ if [[ -n $packages ]]; then
   logged apt "installing Debian packages: $packages" install_packages $packages
 fi
 python=$(find_python)
-[[ -n $python ]] || die "Python 3.11 is needed and is not on PATH; Debian 12 has it as python3."
+[[ -n $python ]] || die "$no_python"
 
 want="$PWD $(hash_of requirements/dev.txt requirements/models.txt tools/setup/setup.sh)"
 if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
