@@ -218,58 +218,6 @@ def test_configuration():
     assert again.get_config() == other.get_config()
 
 
-def model_of_embeddings():
-    ids, norm = keras.Input([3], dtype="int32"), keras.constraints.MaxNorm(axis=1)
-    parts = [
-        keras.layers.Embedding(50, 6, name="large")(ids),
-        keras.layers.Embedding(7, 6, name="small")(ids),
-        keras.layers.Embedding(60, 6, embeddings_constraint=norm, name="rows")(ids),
-    ]
-    return keras.Model(ids, keras.layers.Concatenate()(parts))
-
-
-def test_conversion():
-    ids = np.array([[1, 2, 3]])
-    with tss.SparseStrategy().scope():
-        model = model_of_embeddings()
-        converted = tss.shard_embeddings(model, min_rows=10)
-        everything = tss.shard_embeddings(model, placement="columns")
-        np.testing.assert_array_equal(converted(ids), model(ids))
-    kinds = {layer.name: type(layer) for layer in converted.layers}
-    assert kinds["large"] is tss.layers.ShardedEmbedding
-    assert kinds["small"] is kinds["rows"] is keras.layers.Embedding
-    assert type(everything.get_layer("small")) is tss.layers.ShardedEmbedding
-    assert type(everything.get_layer("rows")) is keras.layers.Embedding
-
-
-def test_conversion_keeps_what_layers_were_adapted_to():
-    """Vocabularies, means and variances, which configurations do not have."""
-    texts, numbers = np.array(["b a", "a c", "c c"]), np.array([[1.0], [2.0], [6.0]], "float32")
-    with tss.SparseStrategy().scope():
-        text, size = keras.Input([], dtype="string"), keras.Input([1])
-        words = keras.layers.TextVectorization(output_sequence_length=2)
-        scaled, steps = keras.layers.Normalization(), keras.layers.Discretization(num_bins=2)
-        words.adapt(texts)
-        scaled.adapt(numbers)
-        steps.adapt(numbers)
-        rows = keras.layers.Flatten()(keras.layers.Embedding(50, 3)(words(text)))
-        parts = [rows, scaled(size), keras.ops.cast(steps(size), "float32")]
-        model = keras.Model([text, size], keras.layers.Concatenate()(parts))
-        converted = tss.shard_embeddings(model, placement="columns")
-        inputs = [tf.constant(texts), tf.constant(numbers)]
-        found = converted(inputs)
-    np.testing.assert_array_equal(found, model(inputs))
-    assert any(type(layer) is tss.layers.ShardedEmbedding for layer in converted.layers)
-
-
-def test_conversion_leaves_tables_whole_that_the_optimizer_could_not_train():
-    with tss.SparseStrategy().scope():
-        model = model_of_embeddings()
-        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Lamb(0.1)), "mse")
-        converted = tss.shard_embeddings(model, placement="columns")
-    assert type(converted.get_layer("large")) is keras.layers.Embedding
-
-
 def test_a_loss_scale_factor_is_refused():
     with tss.SparseStrategy().scope():
         ids = keras.Input([3], dtype="int32")
@@ -277,40 +225,6 @@ def test_a_loss_scale_factor_is_refused():
         with pytest.raises(ValueError, match=r"Adam\(loss_scale_factor=128.0\).*LossScaleOptimizer"):
             model.compile(keras.optimizers.Adam(loss_scale_factor=128.0), "mse")
             model.fit(np.ones([4, 3], np.int32), np.ones([4, 3, 6]), verbose=0)
-
-
-def test_conversion_of_a_compiled_model_and_of_a_wrapper():
-    with tss.SparseStrategy().scope():
-        ids, wrapped = keras.Input([4, 3], dtype="int32"), keras.layers.Embedding(50, 6)
-        model = keras.Model(ids, keras.layers.TimeDistributed(wrapped)(ids))
-        model.compile(optimizer=LazyAdam(0.3), loss="mse")
-        converted = tss.shard_embeddings(model, placement="columns")
-    assert type(converted.layers[1].layer) is keras.layers.Embedding
-    assert type(converted.optimizer) is LazyAdam and converted.optimizer is not model.optimizer
-    assert converted.optimizer.get_config() == model.optimizer.get_config()
-
-
-def test_conversions_that_cannot_be():
-    with pytest.raises(ValueError, match=r"with strategy.scope\(\)"):
-        tss.shard_embeddings(model_of_embeddings())
-    with pytest.raises(ValueError, match="placement='rows'"):
-        tss.shard_embeddings(model_of_embeddings(), placement="rows")
-
-    class Own(keras.Model):
-        pass
-
-    with tss.SparseStrategy().scope():
-        with pytest.raises(ValueError, match="a class of its own"):
-            tss.shard_embeddings(Own())
-        with pytest.raises(TypeError, match="models of Keras 3, not"):
-            tss.shard_embeddings(keras.layers.Embedding(7, 4))
-
-
-def test_conversion_of_a_model_made_outside_the_scope():
-    """Each worker drew its own weights."""
-    model = model_of_embeddings()
-    with tss.SparseStrategy().scope(), pytest.raises(ValueError, match="'large/embeddings' of .* inside"):
-        tss.shard_embeddings(model)
 
 
 def test_lookup_together_is_each_by_itself(scope):
@@ -325,6 +239,22 @@ def test_lookup_together_is_each_by_itself(scope):
         assert (mask is None) is (of_layer is None) is (layer is alone)
         if mask is not None:
             np.testing.assert_array_equal(mask, of_layer)
+
+
+def test_lookup_together_adds_no_losses():
+    layer = tss.layers.ShardedEmbedding(L, D, activity_regularizer="l2")
+    with pytest.raises(ValueError, match="has an activity_regularizer; call it by itself"):
+        tss.layers.lookup_together([layer], [tf.constant([1])])
+
+
+def test_stateless_calls_use_the_table_they_are_given():
+    for layer in layers():
+        layer.build([None])
+        given = tf.Variable(TABLE + 1)
+        with tf.GradientTape() as tape:
+            rows, _ = layer.stateless_call([given], [], tf.constant([2]))
+        np.testing.assert_array_equal(rows, TABLE[2:3] + 1)
+        assert tape.gradient(rows, given) is not None
 
 
 DRAWING_ON_ONE_OF_TWO_DEVICES = """

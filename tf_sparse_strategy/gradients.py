@@ -1,5 +1,8 @@
 """From a list of gradients to their sum: buckets, state, and the chosen communication."""
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
@@ -9,7 +12,7 @@ from tf_sparse_strategy.communication.dense import Dense, scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.memory import Memory
-from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, fits, flush, hand_out
+from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with
 
 
 class GradientReducer:
@@ -92,7 +95,7 @@ class GradientReducer:
                     exact += [reduced[dense[p][0]] for p in bucket.positions]
             finite = _all_finite(exact)
             if any(held):  # each worker sees its columns only
-                here = _all_finite([_values(g) for g, h in zip(reduced, held, strict=True) if h])
+                here = _all_finite([values_of(g) for g, h in zip(reduced, held, strict=True) if h])
                 agreed = self._collectives.all_reduce(tf.reduce_all(here), op="min", purpose="finite")
                 finite.append(agreed)
             commit(states, finite)
@@ -127,22 +130,29 @@ class GradientReducer:
         def by_scheme(bucket):
             others = State(own)
             summed = tf.ensure_shape(scheme.reduce(bucket, others, self._collectives), packed.shape)
-            return summed, others.staged, all_finite(summed) if others.finite is None else others.finite
+            return summed, (others.staged, all_finite(summed) if others.finite is None else others.finite)
 
-        def with_left():
-            total, staged, finite = by_scheme(flush(packed, state[LEFT], share))
-            summed, left = hand_out(total, packed.dtype, share)
-            waits = tf.where(fits(total, packed.dtype), 0, state[WAITS])
-            return summed, {**staged, LEFT: left, WAITS: waits}, finite
-
-        def without():
-            summed, staged, finite = by_scheme(packed)
-            unchanged = {name: state[name].read_value() for name in (LEFT, WAITS)}
-            return summed, {**staged, **unchanged}, finite
-
-        summed, staged, finite = tf.cond(state[WAITS] > 0, with_left, without)
-        state.stage(finite, **staged)
+        waits = state[WAITS].read_value()
+        summed, left, done, (staged, finite) = sum_with(state[LEFT], packed, waits > 0, share, by_scheme)
+        state.stage(finite, **staged, **{LEFT: left, WAITS: tf.where(done, 0, waits)})
         return summed
+
+
+def of_present(function: Callable[[list], Sequence], pairs: Iterable[tuple]) -> list[tuple]:
+    """The (gradient, variable) `pairs`, with what `function` makes of those that have a gradient.
+
+    Args:
+      function: from pairs whose gradients are not None to as many gradients.
+      pairs: None where a variable has no gradient, and in the result.
+    """
+    pairs = list(pairs)
+    made = iter(function([pair for pair in pairs if pair[0] is not None]))
+    return [(None if gradient is None else next(made), variable) for gradient, variable in pairs]
+
+
+def values_of(gradient: Any) -> tf.Tensor:
+    """The elements of a tensor or `tf.IndexedSlices`."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def coalesced(gradient):
@@ -173,10 +183,6 @@ def _refuse_slices(pairs, communication) -> None:
                 f"{variable.name!r} is tf.IndexedSlices. Use HiTopK and the optimizer's momentum, or "
                 "tf.convert_to_tensor(gradient) in a loop of your own."
             )
-
-
-def _values(gradient) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _all_finite(tensors) -> list[tf.Tensor]:

@@ -19,6 +19,11 @@ def model_of(callbacks: Any) -> Any:
     return getattr(callbacks, "model", None)
 
 
+def optimizers_of(model: Any) -> list:
+    """Those that `model` is compiled with or holds as attributes, as a `train_step` of its own may need."""
+    return list({id(held): held for held in vars(model).values() if hasattr(held, "iterations")}.values())
+
+
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:
     """Replaces `owner.name` by `wrapper(original, …)`, once.
 

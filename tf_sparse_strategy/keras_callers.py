@@ -13,7 +13,7 @@ import tensorflow as tf
 
 _KERAS_PACKAGES = ("keras.src", "tf_keras.src")
 _OPTIMIZERS = ("keras.src.optimizers.", "tf_keras.src.optimizers.", "tf_keras.src.mixed_precision.")
-_CONSUMERS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch")
+_CONSUMERS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
 def _callers():
@@ -52,6 +52,18 @@ def without_autocast() -> contextlib.AbstractContextManager:
     return AutocastScope(None)
 
 
+def is_in_fit(model: Any) -> bool:
+    """Whether a `fit` of `model`, of either Keras, has called, directly or through callbacks."""
+    return any(
+        frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and _is_kerass(frame)
+        for frame in _callers()
+    )
+
+
+def _is_kerass(frame) -> bool:
+    return _module(frame).startswith(_KERAS_PACKAGES)
+
+
 def steps_per_call(model: Any) -> int:
     """How many steps a call of a model's train function makes, of either Keras."""
     number = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", 1)
@@ -63,6 +75,13 @@ def trained_model(fn: Callable) -> Any:
     trainer = sys.modules.get("keras.src.backend.tensorflow.trainer")
     is_kerass = trainer and getattr(fn, "__func__", None) is trainer.TensorFlowTrainer.train_step
     return fn.__self__ if is_kerass else None
+
+
+def stateless_value(variable: Any) -> Any:
+    """What `stateless_call` of Keras 3 has been given for `variable`; None outside of one."""
+    module = sys.modules.get("keras.src.backend.common.stateless_scope")
+    scope = module and module.get_stateless_scope()
+    return scope and scope.get_current_value(variable)
 
 
 def is_predict_step(fn: Callable) -> bool:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.embedding_models import OPTIMIZERS, experiment, one_table, start
-from tf_sparse_strategy import gradients
+from tf_sparse_strategy import gradients, legacy_keras
 from tf_sparse_strategy.embedding import slices
 
 
@@ -206,11 +206,12 @@ def test_bytes_are_the_formula(topology, strategy):
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_gradients_of_a_frozen_table_stay_at_home(topology, strategy, trainable):
+@pytest.mark.parametrize("kind", [tss.layers.ShardedEmbedding, legacy_keras.ShardedEmbedding])
+def test_gradients_of_a_frozen_table_stay_at_home(topology, strategy, kind, trainable):
     """Nobody asks for them, but a program's collectives are never left out."""
     with strategy.scope():
-        layer = tss.layers.ShardedEmbedding(50, 2 * topology.num_workers)
-        layer.build()
+        layer = kind(50, 2 * topology.num_workers)
+        layer(tf.constant([0]))
         other = tf.Variable(2.0)
     layer.trainable = trainable
 
@@ -218,7 +219,8 @@ def test_gradients_of_a_frozen_table_stay_at_home(topology, strategy, trainable)
     def step():
         with tf.GradientTape() as tape:
             loss = other * tf.reduce_sum(layer(tf.constant([1, 2, 3])))
-        return tape.gradient(loss, [other.values[0], *(w.value.values[0] for w in layer.trainable_variables)])
+        tables = [slices.tensorflows(w).values[0] for w in layer.trainable_variables]
+        return tape.gradient(loss, [other.values[0], *tables])
 
     strategy.run(step)
     before = strategy.extended.collectives.traffic()[0]

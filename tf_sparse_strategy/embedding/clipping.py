@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.gradients import coalesced, of_present, values_of
 
 _applying = threading.local()  # .clipped: whether what this thread applies is clipped already
 
@@ -72,7 +72,7 @@ def with_squares(
 
 def sum_of_squares(gradient: Any) -> tf.Tensor:
     """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
-    x = _values(gradient)
+    x = values_of(gradient)
     wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
     return tf.cast(tf.reduce_sum(tf.square(wide)), tf.float64)
 
@@ -85,14 +85,15 @@ def scaled(gradients: Sequence, factor: tf.Tensor) -> list:
 def clip_and_apply(original, optimizer, grads_and_vars, *args, **kwargs):
     """A hook on tf_keras, which clips sums, but would take the norms of slices."""
     pairs = list(grads_and_vars)
-    present = [(g, v) for g, v in pairs if g is not None]
-    if all(slices.of(v) is None for _, v in present):
+    if slices.first(v for g, v in pairs if g is not None) is None:
         return original(optimizer, pairs, *args, **kwargs)
-    of_present = clip(optimizer, *zip(*present, strict=True), clip_whole=optimizer._clip_gradients)
-    clipped = iter(of_present)
+
+    def clipped(present):
+        return clip(optimizer, *zip(*present, strict=True), clip_whole=optimizer._clip_gradients)
+
+    pairs = of_present(clipped, pairs)
     _applying.clipped = True
     try:
-        pairs = [(None if g is None else next(clipped), v) for g, v in pairs]
         return original(optimizer, pairs, *args, **kwargs)
     finally:
         _applying.clipped = False
@@ -113,10 +114,6 @@ def _norms(gradients, table) -> list[tf.Tensor]:
     squares = [sum_of_squares(g) for g in gradients]
     summed = table.slices.collectives.all_reduce(tf.stack(squares), purpose="table_norms")
     return tf.unstack(tf.sqrt(summed), num=len(gradients))
-
-
-def _values(gradient):
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _mapped(gradient, function):

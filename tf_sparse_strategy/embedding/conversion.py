@@ -7,7 +7,7 @@ from absl import logging
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable
-from tf_sparse_strategy.embedding.copying import copy_of
+from tf_sparse_strategy.embedding.copying import copy_of, models_in
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
 from tf_sparse_strategy.hooking import extended_of
 
@@ -62,18 +62,16 @@ def shard_embeddings(
             "tf_sparse_strategy.legacy_keras.ShardedEmbedding where the model is made."
         )
     if not isinstance(model, keras.Sequential) and not hasattr(model, "operations"):
-        raise ValueError(
-            f"the model {model.name!r} is of a class of its own, which cannot be copied layer by layer; make "
-            "its layers tss.layers.ShardedEmbedding instead of keras.layers.Embedding."
-        )
+        raise _of_its_own_class(model)
     _require_made_in_scope(model, extended)
     topology = extended.collectives.topology
     of_optimizer = _refused_optimizer(model)
+    elsewhere = _used_elsewhere(model)
 
     def convert(layer):
         if type(layer) is not keras.layers.Embedding:
             return None
-        reason = of_optimizer or _obstacle(layer)
+        reason = of_optimizer or elsewhere.get(layer) or _obstacle(layer)
         if reason is None and placement == "auto":
             itemsize = tf.as_dtype(layer.variable_dtype).size
             table = placements.Table(layer.input_dim, layer.output_dim, itemsize)
@@ -85,7 +83,61 @@ def shard_embeddings(
         logging.info("shard_embeddings: the %s is divided by columns", shape)
         return ShardedEmbedding.from_config(layer.get_config())
 
-    return copy_of(model, model.get_weights() if model.built else [], convert)
+    copy = copy_of(model, model.get_weights() if model.built else [], convert)
+    for own, of_own in zip(models_in(model), models_in(copy), strict=True):
+        if type(own) is not type(of_own):
+            raise _of_its_own_class(own)
+    if model.compiled:
+        _compile_like(copy, model)
+    return copy
+
+
+def _of_its_own_class(model):
+    return ValueError(
+        f"the model {model.name!r} is of a class of its own, which cannot be copied layer by layer; make its "
+        "layers tss.layers.ShardedEmbedding instead of keras.layers.Embedding."
+    )
+
+
+def _compile_like(copy, model):
+    """With the same losses and metrics, which may have no configuration, and an optimizer like its own."""
+    if type(model).compile is not keras.Model.compile:  # its own arguments, which it tells Keras's way
+        copy.compile_from_config(model.get_compile_config())
+        return
+    options = dict(model._compile_config.config)
+    if model.optimizer is not None:
+        options["optimizer"] = model.optimizer.from_config(model.optimizer.get_config())
+    copy.compile(**options, auto_scale_loss=False)
+    if copy.built and copy.optimizer is not None:
+        copy.optimizer.build(copy.trainable_variables)
+
+
+def _used_elsewhere(model) -> dict:
+    """Why a table must stay whole, by its layer: what else reads it would go on to read that of `model`."""
+    tables = {
+        id(layer.embeddings): layer
+        for own in models_in(model)
+        for layer in own.layers
+        if type(layer) is keras.layers.Embedding and layer.built
+    }
+    by_itself = {id(layer): layer for layer in tables.values()}
+    found = {}
+    for operation, held in (pair for own in models_in(model) for pair in _held_by_operations(own)):
+        layer = tables.get(id(held)) or by_itself.get(id(held))
+        if layer is not None:
+            found[layer] = f"{operation.name!r} reads it, too"
+    return found
+
+
+def _held_by_operations(model):
+    """(operation, object) of what a model's operations are given, and what `Lambda`s' functions hold."""
+    graph = getattr(model, "_functional", None) or model
+    for level in getattr(graph, "_nodes_by_depth", {}).values():
+        for node in level:
+            for held in keras.tree.flatten((node.arguments.args, node.arguments.kwargs)):
+                yield node.operation, held
+            for cell in getattr(getattr(node.operation, "function", None), "__closure__", None) or ():
+                yield node.operation, cell.cell_contents
 
 
 def _require_made_in_scope(model, extended):
@@ -101,10 +153,19 @@ def _require_made_in_scope(model, extended):
 
 def _refused_optimizer(model) -> str | None:
     """Why the optimizer that the model is compiled with could train no slice; None if it can."""
-    optimizer = getattr(model, "optimizer", None)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales the loss
-    reason = None if optimizer is None else separable.refused_optimizer(optimizer)
-    return reason and f"the model's optimizer is {type(optimizer).__name__}, and {reason}"
+    for optimizer in _innermost(getattr(model, "optimizer", None)):
+        reason = separable.refused_optimizer(optimizer)
+        if reason is not None:
+            return f"the model's optimizer is {type(optimizer).__name__}, and {reason}"
+    return None
+
+
+def _innermost(optimizer) -> list:
+    """The optimizers that an optimizer wraps, to scale the loss or for some variables each; else itself."""
+    if optimizer is None:
+        return []
+    wrapped = getattr(optimizer, "optimizers", None) or [getattr(optimizer, "inner_optimizer", None)]
+    return [inner for held in wrapped if held is not None for inner in _innermost(held)] or [optimizer]
 
 
 def _obstacle(layer) -> str | None:

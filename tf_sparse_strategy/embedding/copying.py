@@ -1,12 +1,15 @@
 """Copies of models whose layers have all that they are, also what their configurations leave out."""
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
 def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda layer: None) -> Any:
     """A copy of a functional or sequential model of Keras 3, outside a strategy's scope with whole tables.
+
+    It is not compiled.
 
     Args:
       model: to be copied, with the models in it.
@@ -15,8 +18,11 @@ def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda la
     """
     import keras
 
-    copies = _Copies(convert)
-    copy = keras.models.clone_model(model, clone_function=copies, recursive=True)
+    copies, inputs = _Copies(convert), None
+    if not isinstance(model, keras.Sequential):
+        inputs = keras.tree.map_structure(_input_like, model.input)
+    with _not_compiled(model):  # what it is compiled with may have no configuration
+        copy = keras.models.clone_model(model, inputs, clone_function=copies, recursive=True)
     if weights:
         copies.take_weights(copy, weights)
     return copy
@@ -29,11 +35,43 @@ def copy_of_tf_keras(model: Any, weights: list) -> Any:
     def of_layer(layer):
         if getattr(layer, "_is_graph_network", False):  # a model within the model
             return tf_keras.models.clone_model(layer, clone_function=of_layer)
-        return layer if hasattr(layer, "adapt") else type(layer).from_config(layer.get_config())
+        shared = any(hasattr(inner, "adapt") for inner in layer._flatten_layers())
+        return layer if shared else type(layer).from_config(layer.get_config())
 
     copy = tf_keras.models.clone_model(model, clone_function=of_layer)
     copy.set_weights(weights)
     return copy
+
+
+def models_in(model: Any) -> list:
+    """`model` and the models within it; [] for what is no model of Keras 3."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        return []
+    return [model, *(inner for layer in model.layers for inner in models_in(layer))]
+
+
+@contextlib.contextmanager
+def _not_compiled(model) -> Iterator[None]:
+    """While this lasts, Keras does not compile copies of it, nor of models within it."""
+    compiled = [m for m in models_in(model) if m.compiled]
+    try:
+        for m in compiled:
+            m.compiled = False
+        yield
+    finally:
+        for m in compiled:
+            m.compiled = True
+
+
+def _input_like(tensor):
+    """Also sparse, ragged or optional as it is, of which Keras's copies know nothing."""
+    import keras
+
+    config = tensor._keras_history.operation.get_config()
+    names = ("batch_shape", "dtype", "sparse", "ragged", "name", "optional")
+    return keras.Input(**{name: config[name] for name in names if name in config})
 
 
 class _Copies:
@@ -45,29 +83,37 @@ class _Copies:
 
     def __init__(self, convert):
         self._convert = convert
-        self._adapted = []
+        self._pairs = []
 
     def __call__(self, layer):
         copy = self._convert(layer) or _by_configuration(layer)
-        if hasattr(layer, "save_assets"):
-            _hand_over(layer, copy)  # as when a file is loaded, before the assets
-            with tempfile.TemporaryDirectory() as directory:
-                layer.save_assets(directory)
-                copy.load_assets(directory)
-        elif hasattr(layer, "adapt"):
-            self._adapted.append((layer, copy))
+        if hasattr(layer, "save_assets"):  # without them it cannot be called
+            _hand_over(layer, copy)
+        self._pairs.append((layer, copy))
         return copy
 
     def take_weights(self, copy, weights):
         copy.set_weights(weights)
-        for layer, of_layer in self._adapted:
-            _hand_over(layer, of_layer)
+        for layer, of_layer in self._pairs:
+            for inner, of_inner in zip(_flat(layer), _flat(of_layer), strict=True):
+                if hasattr(inner, "adapt"):
+                    _hand_over(inner, of_inner)
+
+
+def _flat(layer):
+    """A layer, and those within it; an operation of Keras's, which a model has among its layers, has none."""
+    return list(layer._flatten_layers()) if hasattr(layer, "_flatten_layers") else [layer]
 
 
 def _hand_over(layer, copy):
+    """As when a file is loaded: its variables, then its assets."""
     store: dict = {}
     layer.save_own_variables(store)
     copy.load_own_variables(store)
+    if hasattr(layer, "save_assets"):
+        with tempfile.TemporaryDirectory() as directory:
+            layer.save_assets(directory)
+            copy.load_assets(directory)
 
 
 def _by_configuration(layer):

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradients import coalesced, is_coalesced
+from tf_sparse_strategy.gradients import coalesced, is_coalesced, values_of
 
 
 def adam_rows(g, m, v, step, learning_rate, beta_1, beta_2, epsilon):
@@ -75,7 +75,7 @@ def clipped_rows(optimizer, clip, gradients: list) -> list:
     if not (optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue):
         return gradients
     gradients = [once(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    clipped = clip([getattr(g, "values", g) for g in gradients])
+    clipped = clip([values_of(g) for g in gradients])
     return [
         tf.IndexedSlices(c, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else c
         for g, c in zip(gradients, clipped, strict=True)
@@ -178,6 +178,14 @@ class Adagrad(keras.optimizers.Adagrad):
     The same row twice in one gradient counts as one row with the sum; in Keras's Adagrad as two.
 
     Args: those of `keras.optimizers.Adagrad`.
+
+    Example:
+      >>> import tf_sparse_strategy as tss
+      >>> table = keras.Variable([[1.0], [1.0]])
+      >>> optimizer = tss.optimizers.Adagrad(learning_rate=1.0)
+      >>> optimizer.apply([tf.IndexedSlices(tf.constant([[2.0]]), [1], [2, 1])], [table])
+      >>> table.numpy().ravel().round(2)
+      array([1.  , 0.01], dtype=float32)
 
     Source: Duchi, Hazan & Singer, JMLR 2011.
     """

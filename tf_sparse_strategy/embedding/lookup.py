@@ -40,6 +40,7 @@ class Request:
       dtype: of the result.
       wire_dtype: rows and their gradients travel in it; None for `dtype` forward and the table's backward.
       clip: whether ids out of range mean the nearest row; else they are an error.
+      trained: whether the rows' gradients are wanted.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Request:
     dtype: tf.DType
     wire_dtype: tf.DType | None = None
     clip: bool = False
+    trained: bool = True
 
 
 def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
@@ -221,7 +223,7 @@ class _Exchange:
                 rows.bring_if_among(self.ids[t])
             rows = tf.gather(slices.local(request.table), ids)
             # Keras freezes its own variable alone, and a gradient would travel for nothing.
-            gathered.append(rows if request.table.trainable else tf.stop_gradient(rows))
+            gathered.append(rows if request.trained else tf.stop_gradient(rows))
         exchanged = self._exchanged()(*gathered)
         exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
         if self.delayed is not None:

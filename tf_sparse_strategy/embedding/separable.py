@@ -45,14 +45,14 @@ def refused_optimizer(optimizer: Any) -> str | None:
 
 def build_for_columns(original, optimizer, variables):
     """A hook on tf_keras, before slots are made."""
-    table = next((held for held in map(slices.of, variables) if held is not None), None)
-    if table is not None and table.partition.workers > 1:
-        require_elementwise(optimizer, table)
+    require_elementwise(optimizer, slices.first(variables))
     original(optimizer, variables)
 
 
 def require_elementwise(optimizer: Any, table: Any) -> None:
-    """Raises ValueError where `optimizer` cannot update the slice `table` exactly."""
+    """Raises ValueError where `optimizer` cannot update exactly the slice `table`, None if there is none."""
+    if table is None or table.partition.workers == 1:
+        return
     reason = refused_optimizer(optimizer)
     if reason is not None:
         raise ValueError(

@@ -8,12 +8,13 @@ their gradients; checkpoints see the whole.
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 
@@ -35,6 +36,9 @@ def local(variable: Any) -> Any:
     `tf.gather` of the others makes a copy of the whole table first. Where a process has several replicas, the
     variable itself: TensorFlow takes the one of the replica.
     """
+    given = keras_callers.stateless_value(variable)
+    if given is not None:
+        return given
     held = tensorflows(variable)
     if isinstance(held, tf.distribute.DistributedValues) and len(held.values) == 1:
         return held.values[0]
@@ -45,6 +49,11 @@ def of(variable: Any) -> Any:
     """The slice behind a variable of either Keras or of TensorFlow; None if all workers hold all of it."""
     variable = tensorflows(variable)
     return variable if isinstance(getattr(variable, "partition", None), Partition) else None
+
+
+def first(variables: Iterable[Any]) -> Any:
+    """The slice behind the first of `variables` that is one; None if none is."""
+    return next((held for held in map(of, variables) if held is not None), None)
 
 
 def whole_shape(variable: Any) -> tuple[int, ...]:

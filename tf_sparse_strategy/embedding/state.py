@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import files, slices
-from tf_sparse_strategy.hooking import extended_of
+from tf_sparse_strategy.hooking import extended_of, optimizers_of
 
 
 def _divided(variables: Iterable) -> Any:
@@ -30,8 +30,8 @@ def of_training(model: Any) -> Any:
     table = of_model(model)
     if table is not None:  # which has no truth value
         return table
-    slots = getattr(getattr(model, "optimizer", None), "variables", ())
-    return _divided(() if callable(slots) else slots)
+    lists = [optimizer.variables for optimizer in optimizers_of(model)]
+    return _divided(slot for slots in lists if not callable(slots) for slot in slots)
 
 
 @contextlib.contextmanager

@@ -155,13 +155,18 @@ class ShardedTable:
             dtype=tf.as_dtype(self.compute_dtype),
             wire_dtype=wire and tf.as_dtype(wire),
             clip=self._options.ids_out_of_range == "clip",
+            trained=self._is_trained,
         )
         return request, restore
 
     def _kind(self):
         """What layers that share an exchange have in common."""
-        trained = self._embeddings.trainable  # or zeros for the others would travel with its gradients
-        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, trained
+        # Whether it is trained, or zeros for the others would travel with its gradients.
+        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, self._is_trained
+
+    @property
+    def _is_trained(self):
+        return self.trainable and self._embeddings.trainable  # tf_keras freezes the layer alone
 
     def get_config(self):
         """The arguments of the constructor; those of Keras's Embedding alone where these suffice."""
@@ -202,7 +207,7 @@ def lookup_together(layers, inputs):
       A list, one output per layer, with the mask of a layer with mask_zero.
 
     Raises:
-      ValueError: there are not as many inputs as layers, or dtypes differ.
+      ValueError: there are not as many inputs as layers, dtypes differ, or outputs are regularized.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -213,6 +218,11 @@ def lookup_together(layers, inputs):
     if len(layers) != len(inputs):
         raise ValueError(f"{len(layers)} layers were given {len(inputs)} inputs; pass one for each.")
     for layer in layers:
+        if layer.activity_regularizer is not None:
+            raise ValueError(
+                f"lookup_together adds no losses, and {layer.name!r} has an activity_regularizer; call it by "
+                "itself."
+            )
         layer.build()
     inputs = [i if tf.is_tensor(i) else tf.convert_to_tensor(i) for i in inputs]
     asked = [layer._request(i) for layer, i in zip(layers, inputs, strict=True)]

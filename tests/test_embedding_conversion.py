@@ -1,0 +1,217 @@
+"""Models converted by shard_embeddings: what is copied, what stays whole, what is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tf_sparse_strategy.optimizers import LazyAdam
+
+
+def model_of_embeddings():
+    ids, norm = keras.Input([3], dtype="int32"), keras.constraints.MaxNorm(axis=1)
+    parts = [
+        keras.layers.Embedding(50, 6, name="large")(ids),
+        keras.layers.Embedding(7, 6, name="small")(ids),
+        keras.layers.Embedding(60, 6, embeddings_constraint=norm, name="rows")(ids),
+    ]
+    return keras.Model(ids, keras.layers.Concatenate()(parts))
+
+
+def test_conversion():
+    ids = np.array([[1, 2, 3]])
+    with tss.SparseStrategy().scope():
+        model = model_of_embeddings()
+        converted = tss.shard_embeddings(model, min_rows=10)
+        everything = tss.shard_embeddings(model, placement="columns")
+        np.testing.assert_array_equal(converted(ids), model(ids))
+    kinds = {layer.name: type(layer) for layer in converted.layers}
+    assert kinds["large"] is tss.layers.ShardedEmbedding
+    assert kinds["small"] is kinds["rows"] is keras.layers.Embedding
+    assert type(everything.get_layer("small")) is tss.layers.ShardedEmbedding
+    assert type(everything.get_layer("rows")) is keras.layers.Embedding
+
+
+def test_conversion_keeps_what_layers_were_adapted_to():
+    """Vocabularies, means and variances, which configurations do not have."""
+    texts, numbers = np.array(["b a", "a c", "c c"]), np.array([[1.0], [2.0], [6.0]], "float32")
+    with tss.SparseStrategy().scope():
+        text, size = keras.Input([], dtype="string"), keras.Input([1])
+        words = keras.layers.TextVectorization(output_sequence_length=2)
+        scaled, steps = keras.layers.Normalization(), keras.layers.Discretization(num_bins=2)
+        words.adapt(texts)
+        scaled.adapt(numbers)
+        steps.adapt(numbers)
+        rows = keras.layers.Flatten()(keras.layers.Embedding(50, 3)(words(text)))
+        parts = [rows, scaled(size), keras.ops.cast(steps(size), "float32")]
+        model = keras.Model([text, size], keras.layers.Concatenate()(parts))
+        converted = tss.shard_embeddings(model, placement="columns")
+        inputs = [tf.constant(texts), tf.constant(numbers)]
+        found = converted(inputs)
+    np.testing.assert_array_equal(found, model(inputs))
+    assert any(type(layer) is tss.layers.ShardedEmbedding for layer in converted.layers)
+
+
+def test_conversion_leaves_tables_whole_that_the_optimizer_could_not_train():
+    with tss.SparseStrategy().scope():
+        model = model_of_embeddings()
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Lamb(0.1)), "mse")
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert type(converted.get_layer("large")) is keras.layers.Embedding
+
+
+def test_conversion_of_a_compiled_model_and_of_a_wrapper():
+    with tss.SparseStrategy().scope():
+        ids, wrapped = keras.Input([4, 3], dtype="int32"), keras.layers.Embedding(50, 6)
+        model = keras.Model(ids, keras.layers.TimeDistributed(wrapped)(ids))
+        model.compile(optimizer=LazyAdam(0.3), loss="mse")
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert type(converted.layers[1].layer) is keras.layers.Embedding
+    assert type(converted.optimizer) is LazyAdam and converted.optimizer is not model.optimizer
+    assert converted.optimizer.get_config() == model.optimizer.get_config()
+
+
+def test_conversions_that_cannot_be():
+    with pytest.raises(ValueError, match=r"with strategy.scope\(\)"):
+        tss.shard_embeddings(model_of_embeddings())
+    with pytest.raises(ValueError, match="placement='rows'"):
+        tss.shard_embeddings(model_of_embeddings(), placement="rows")
+
+    class Own(keras.Model):
+        pass
+
+    with tss.SparseStrategy().scope():
+        with pytest.raises(ValueError, match="a class of its own"):
+            tss.shard_embeddings(Own())
+        with pytest.raises(TypeError, match="models of Keras 3, not"):
+            tss.shard_embeddings(keras.layers.Embedding(7, 4))
+
+
+def test_conversion_of_a_model_made_outside_the_scope():
+    """Each worker drew its own weights."""
+    model = model_of_embeddings()
+    with tss.SparseStrategy().scope(), pytest.raises(ValueError, match="'large/embeddings' of .* inside"):
+        tss.shard_embeddings(model)
+
+
+def a_model(strategy, adapt=lambda ids: ids):
+    """Of one table, and a Dense."""
+    with strategy.scope():
+        ids = keras.Input([3], dtype="int32")
+        rows = keras.layers.Flatten()(keras.layers.Embedding(50, 6, name="table")(adapt(ids)))
+        return keras.Model(ids, keras.layers.Dense(1)(rows))
+
+
+def test_what_a_model_is_compiled_with_needs_no_configuration():
+    def loss(y, prediction):
+        return keras.ops.mean(keras.ops.square(y - prediction), axis=-1)
+
+    class Own(keras.metrics.MeanSquaredError):
+        pass
+
+    strategy, metric = tss.SparseStrategy(), Own(name="own")
+    model = a_model(strategy)
+    with strategy.scope():
+        metrics = [metric, lambda y, prediction: prediction[:, 0]]
+        model.compile(keras.optimizers.Adam(0.3), loss, metrics=metrics, run_eagerly=True)
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert converted.loss is loss and converted.run_eagerly
+    assert converted.optimizer.get_config() == model.optimizer.get_config()
+    logs = converted.fit(np.ones([4, 3], "int32"), np.ones([4, 1]), verbose=0).history
+    assert "own" in logs and "lambda" in " ".join(logs)
+
+
+def test_models_of_a_class_of_their_own_keep_it_or_are_refused():
+    """Keras copies those that are made of inputs and outputs; of others it would take the standard step."""
+
+    class OwnStep(keras.Model):
+        def train_step(self, data):
+            return {"own": tf.constant(3.0)}
+
+    class MadeOtherwise(OwnStep):
+        def __init__(self, rows):
+            ids = keras.Input([3], dtype="int32")
+            super().__init__(ids, keras.layers.Embedding(rows, 6)(ids))
+
+    class OwnSequence(keras.Sequential):
+        def train_step(self, data):
+            return {}
+
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        inner = a_model(strategy)
+        model = OwnStep(inner.input, inner.output)
+        model.compile()
+        converted = tss.shard_embeddings(model, placement="columns")
+        assert converted.train_step(None)["own"] == 3.0
+        ids = keras.Input([3], dtype="int32")
+        for own in (MadeOtherwise(50), OwnSequence([ids, keras.layers.Embedding(50, 6)])):
+            for refused in (own, keras.Model(ids, own(ids))):
+                with pytest.raises(ValueError, match=f"{own.name!r} is of a class of its own"):
+                    tss.shard_embeddings(refused, placement="columns")
+
+
+@pytest.mark.parametrize("reader", ["operation", "variable in a Lambda", "layer in a Lambda"])
+def test_tables_that_something_else_reads_stay_whole(reader):
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        ids, table = keras.Input([3], dtype="int32"), keras.layers.Embedding(50, 6)
+        rows, held = table(ids), table.embeddings
+        read = {
+            "operation": lambda x: keras.ops.einsum("btd,vd->btv", x, held),
+            "variable in a Lambda": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(held)),
+            "layer in a Lambda": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(table.embeddings)),
+        }[reader]
+        model = keras.Model(ids, read(rows))
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert all(type(layer) is not tss.layers.ShardedEmbedding for layer in converted.layers)
+
+
+class Features(keras.layers.Layer):
+    """A layer with layers that are adapted."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.scaled, self.words = keras.layers.Normalization(), keras.layers.StringLookup()
+
+    def call(self, x):
+        return self.scaled(x)
+
+
+def test_layers_within_layers_keep_what_they_were_adapted_to():
+    numbers, strategy = np.array([[1.0], [2.0], [6.0]], "float32"), tss.SparseStrategy()
+    with strategy.scope():
+        size, features = keras.Input([1]), Features()
+        features.scaled.adapt(numbers)
+        features.words.adapt(np.array(["b", "a"]))
+        model = keras.Model(size, features(size))
+        converted = tss.shard_embeddings(model, placement="columns")
+        np.testing.assert_array_equal(converted(numbers), model(numbers))
+    copied = converted.layers[1]
+    assert copied is not features and copied.words.get_vocabulary() == features.words.get_vocabulary()
+    assert np.ptp(model(numbers)) > 1
+
+
+def test_inputs_stay_sparse_or_optional():
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        ids = keras.Input([4], dtype="int32", sparse=True, name="ids")
+        other = keras.Input([1], optional=True, name="other")
+        mean = tss.layers.ShardedEmbedding(9, 2, combiner="mean")(ids)
+        model = keras.Model({"ids": ids, "other": other}, keras.layers.Add()([mean, mean]))
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert [converted.input[n].sparse for n in ("ids", "other")] == [True, False]
+    assert converted.get_layer("other").optional
+    given = {"ids": tf.SparseTensor([[0, 0], [1, 2]], [3, 5], [2, 4]), "other": None}
+    np.testing.assert_array_equal(converted(given), model(given))
+
+
+def test_optimizers_within_others_are_asked():
+    strategy = tss.SparseStrategy()
+    model = a_model(strategy)
+    each = keras.optimizers.OptimizerMap(keras.optimizers.Lamb(0.1), {"dense": keras.optimizers.SGD(0.1)})
+    with strategy.scope():
+        model.compile(keras.optimizers.MultiOptimizer(each), "mse")
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert type(converted.get_layer("table")) is keras.layers.Embedding
