@@ -9,7 +9,12 @@ if TYPE_CHECKING:  # which imports Horovod
 
 def hand_in(found: Any, output: str, comm: "Collectives") -> None:
     """Rank 0 writes `found` for `cluster.run`; all workers leave together. Collective."""
-    if comm.topology.rank == 0:
+    write(found, output, comm.topology.rank)
+    comm.barrier()
+
+
+def write(found: Any, output: str, rank: int) -> None:
+    """Rank 0 writes `found`; for workers that leave by another way."""
+    if rank == 0:
         with open(output, "w") as file:
             json.dump(found, file)
-    comm.barrier()

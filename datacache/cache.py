@@ -182,7 +182,7 @@ class DataCache:
           ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
             batch has fewer rows than workers.
         """
-        self.print_forecast(_is_first(input_context))
+        self._print_forecast(_is_first(input_context))
         start = order.whole("start", start)
         if start < 0:
             raise ValueError(f"start={start}: must be at least 0, the steps that are done already.")
@@ -254,7 +254,7 @@ class DataCache:
                 "needs depends on the dataset; pass its batch_size, seed, shuffle and input_context."
             )
         first = _is_first(input_context)
-        self.print_forecast(first)
+        self._print_forecast(first)
         if self.memory.path is None:
             return
         if batch_size is None:
@@ -303,9 +303,9 @@ class DataCache:
         paths = filter(None, (self.memory.path, self.memory.encoded_path))
         return [native.store_stats(path).rejected for path in paths]
 
-    def print_forecast(self, chosen: bool = True) -> None:
-        """Prints once what will fit into memory, unless all is there already."""
-        if self._forecast_is_printed or not chosen:
+    def _print_forecast(self, is_first: bool) -> None:
+        """One process prints once what will fit into memory, unless all is there already."""
+        if self._forecast_is_printed or not is_first:
             return
         self._forecast_is_printed = True
         if self.memory.path and native.store_stats(self.memory.path).stored < len(self):

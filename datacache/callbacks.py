@@ -40,6 +40,9 @@ class Resume(_Callback):
       **also: what else a run goes on from, as `tf.train.Checkpoint` takes it: under a `SparseStrategy` with
         sparse communication `residual=strategy.residual`.
 
+    Raises:
+      ValueError: `every` is less than 1, or the model is not built or not compiled.
+
     Example:
       >>> import tempfile
       >>> from datacache import DataCache, Samples
@@ -115,6 +118,16 @@ class CacheMonitor(_Callback):
     Args:
       cache: whose numbers.
       log_dir: for TensorBoard; None for none.
+
+    Example:
+      >>> from datacache import DataCache, Samples
+      >>> cache = DataCache(Samples(64, lambda i: i), lambda i: tf.cast([i, i], tf.float32), memory=0)
+      >>> model = tf.keras.Sequential([tf.keras.layers.Input([2]), tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> dataset = cache.dataset(16, augment=lambda x: (x / 64, x[:, :1]), epochs=1)
+      >>> logs = model.fit(dataset, callbacks=[CacheMonitor(cache)], verbose=0).history
+      >>> logs["datacache_hit_rate"]     # nothing is kept with memory=0
+      [0.0]
     """
 
     def __init__(self, cache: DataCache, log_dir: str | None = None):
@@ -151,7 +164,11 @@ class CacheMonitor(_Callback):
 
 
 class ExchangeCallback(_Callback):
-    """Runs an `Exchange` beside each epoch; on one process of each node."""
+    """Runs an `Exchange` beside each epoch; on one process of each node.
+
+    Args:
+      exchange: of this node.
+    """
 
     def __init__(self, exchange: Exchange):
         super().__init__()

@@ -60,6 +60,9 @@ class Exchange:
       node: this one.
       all_to_all: sends an array of bytes (uint8 [n]) to each node and returns what they sent. It is called
         from another thread than the training's.
+
+    Raises:
+      ValueError: `plan` is of another shuffle.
     """
 
     def __init__(

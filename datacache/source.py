@@ -92,6 +92,17 @@ class TFRecords:
     Args:
       pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths; the order is that
         of their names, the same for all processes.
+
+    Raises:
+      ValueError: no file matches; or, when the data is first opened, one is no TFRecord file.
+
+    Example:
+      >>> import os, tempfile
+      >>> path = os.path.join(tempfile.mkdtemp(), "train-0")
+      >>> with tf.io.TFRecordWriter(path) as file:
+      ...     file.write(b"a record")
+      >>> TFRecords(path).paths == [path]
+      True
     """
 
     def __init__(self, pattern: str | os.PathLike | list[str]):
@@ -172,6 +183,19 @@ class ImageFolder:
 
     Args:
       path: the folder of the folders; any file system that TensorFlow knows.
+
+    Raises:
+      ValueError: there are no folders with images in it.
+
+    Example:
+      >>> import os, tempfile
+      >>> path = tempfile.mkdtemp()
+      >>> for name in ("cats", "dogs"):
+      ...     os.mkdir(os.path.join(path, name))
+      ...     image = tf.io.encode_jpeg(tf.zeros([8, 8, 3], tf.uint8))
+      ...     tf.io.write_file(os.path.join(path, name, "1.jpg"), image)
+      >>> ImageFolder(path).class_names
+      ['cats', 'dogs']
     """
 
     def __init__(self, path: str):
@@ -268,6 +292,10 @@ class Samples:
 
     Raises:
       ValueError: n; or a `fingerprint` is needed, since `read_fn` refers to what has no version.
+
+    Example:
+      >>> len(Samples(60_000, lambda i: tf.random.stateless_uniform([28, 28], [0, i])))
+      60000
     """
 
     encoded_sizes = None

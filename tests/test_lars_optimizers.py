@@ -196,6 +196,21 @@ def test_weights_that_keras_is_told_to_exclude_do_not_decay(framework, name):
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize("name", ["LARS", "LAMB"])
+def test_layers_that_keras_is_told_to_exclude_do_not_decay(framework, name):
+    """By the name that Keras's own optimizers look for: the layer's and the variable's."""
+    found = []
+    for decay in (0.1, 0.0):
+        model = small_model(framework)
+        optimizer = getattr(framework.optimizers, name)(0.1, weight_decay=decay)
+        optimizer.exclude_from_weight_decay(var_names=["first", "head"])
+        variables = model.trainable_variables
+        optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
+        found.append(model.get_weights())
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
 def test_exclusions():
     exclusions = Exclusions(True, ["embedding"], ["head"])
     assert exclusions.treatment("body/kernel", 2, 0.1) == (0.1, True)

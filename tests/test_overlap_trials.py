@@ -30,7 +30,7 @@ def test_they_stay_within_their_part_of_the_training(limit):
         idle = calls * step_seconds(trials.best)
         trials.note_training(idle)
         clock += idle
-        size = trials.next(range(1, 10))
+        size = search.suggest(range(1, 10), trials.seconds)
     assert trials.best == 4 and len(trials.seconds) == search.TRIALS
     assert clock < 1.2 * trials.cost / limit + 50  # and no longer than needed
     assert (waited > 0) == (limit < 1)
@@ -45,7 +45,7 @@ def test_a_later_run_goes_on():
             trials.note(size, step_seconds(size), BUILDING, CALLS)
         assert parts.record == whole.record
         assert parts.calls_until_next() == whole.calls_until_next()
-        assert parts.next(range(1, 10)) == whole.next(range(1, 10))
+        assert search.suggest(range(1, 10), parts.seconds) == search.suggest(range(1, 10), whole.seconds)
 
 
 def test_a_trial_without_an_end_costs_what_it_has_taken():

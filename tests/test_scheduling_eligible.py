@@ -77,6 +77,10 @@ def in_models(ids, table):
     return rows({"ids": 9 - ids, "others": ids})
 
 
+def in_a_model_by_name(ids, table):
+    return keras.layers.Flatten()(keras.Sequential([table])(inputs=ids))
+
+
 def in_a_model_twice(ids, table):
     rows = keras.Sequential([table])
     return keras.layers.Flatten()(rows(ids) + rows(9 - ids))
@@ -109,6 +113,7 @@ def behind_variables(ids, table):
         (twice, "more than once"),
         (weighted, "weighted"),
         (in_a_model, None),
+        (in_a_model_by_name, None),
         (in_models, None),
         (in_a_model_twice, "more than once"),
         (in_a_layer, "not computed from the inputs"),

@@ -187,19 +187,32 @@ def total_rows(optional: tf.experimental.Optional, collectives: Collectives) -> 
 def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
     """Unless the user seeded, gives all workers rank 0's random seed, so that shuffles agree.
 
+    Each of TensorFlow's, Python's and NumPy's generators, by all of which Keras shuffles: PyDatasets by
+    Python's, files of directories by NumPy's. One that is in the same state everywhere has been seeded.
+
     Args:
       mine: this worker's global TensorFlow seed, None where the user set none.
       collectives: of this worker. Collective.
     """
     fresh = int.from_bytes(os.urandom(4), "big") >> 1
-    row = tf.constant([[mine is not None, mine or 0, fresh]], tf.int64)
-    seeds = collectives.all_gather(row, purpose="seed").numpy().tolist()
-    if not any(is_set for is_set, _, _ in seeds):
-        tf.random.set_seed(seeds[0][2])
-        random.seed(seeds[0][2])  # Keras shuffles Sequences and PyDatasets by it
-    elif len({(is_set, seed) for is_set, seed, _ in seeds}) > 1:
+    _, words, position, *_ = np.random.get_state()
+    states = [_digest(repr(random.getstate()).encode()), _digest(words.tobytes() + repr(position).encode())]
+    row = tf.constant([[mine is not None, mine or 0, fresh, *states]], tf.int64)
+    rows = collectives.all_gather(row, purpose="seed").numpy().tolist()
+    seeds, shared = [(is_set, seed) for is_set, seed, *_ in rows], rows[0][2]
+    if len(set(seeds)) > 1:
         logging.warning(
             "Workers have different random seeds (rank, set, seed): %s. Shuffled datasets that are "
             "sharded by rows will not agree; call set_random_seed with the same number everywhere.",
-            [(rank, bool(is_set), seed) for rank, (is_set, seed, _) in enumerate(seeds)],
+            [(rank, bool(is_set), seed) for rank, (is_set, seed) in enumerate(seeds)],
         )
+        return
+    if mine is None:
+        tf.random.set_seed(shared)
+    for seed, column in ((random.seed, 3), (np.random.seed, 4)):
+        if len({row[column] for row in rows}) > 1:
+            seed(shared)
+
+
+def _digest(state: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(state, digest_size=7).digest(), "big")

@@ -137,7 +137,8 @@ class CommunicationMonitor(*_callback_classes()):
             )
         self._history = getattr(self.model, "history", None)  # each fit has its own
         for monitor in list(_begun):  # Keras tells nobody of the end of a fit that raised
-            if monitor is self or monitor._history is not self._history:
+            is_outer = monitor.model is not self.model and keras_callers.is_in_fit(monitor.model)
+            if monitor is self or not (is_outer or monitor._history is self._history):
                 monitor._end()
         _begun.append(self)
         self._strategy = strategy

@@ -94,6 +94,7 @@ class Collectives:
       topology: where the workers are; from `find_topology()`. Make it outside `strategy.scope()`.
 
     Attributes:
+      sites: the places in the program where this worker communicates, and what each has moved.
       silent: whether what is called or traced from now on sends nothing, as if this worker were sent what
         it sends: results have their shapes (of tables, if P divides their columns), not their values. By what
         a step is shorter then, it waits for communication: its computation stall. To be set on all workers
@@ -109,16 +110,11 @@ class Collectives:
     def __init__(self, topology: Topology):
         self.topology = topology
         self.silent = False
-        self._sites = CallSites()
+        self.sites = CallSites()
 
     def traffic(self) -> tuple[int, traffic.Bytes]:
         """(collective calls, bytes sent by link class) of this worker since it started."""
-        return self._sites.traffic()
-
-    @property
-    def sites(self) -> CallSites:
-        """The places in the program where this worker communicates, and what each has moved."""
-        return self._sites
+        return self.sites.traffic()
 
     @tf.autograph.experimental.do_not_convert
     def all_reduce(
@@ -307,8 +303,8 @@ class Collectives:
     def _run(self, kind, purpose, cost, x, issue, alone):
         """`CallSites.run` of `issue`, or of `alone`, which gives a result of that shape from `x`."""
         if self.silent:
-            return self._sites.run(kind, purpose, traffic.Bytes(0, 0), x, lambda _, x: alone(x))
-        return self._sites.run(kind, purpose, cost, x, issue)
+            return self.sites.run(kind, purpose, traffic.Bytes(0, 0), x, lambda _, x: alone(x))
+        return self.sites.run(kind, purpose, cost, x, issue)
 
     def _sum_parts(self, x, group, purpose):
         """The sum over the group of this worker's part of `x`, whose length the group's size divides."""

@@ -177,6 +177,18 @@ def all_to_all(topology: Topology, n: int, model: LinkModel, group: Group = Grou
     return _exchange(topology, model, group, lambda size: n // size)
 
 
+def messages(topology: Topology, to: Sequence[int | None], n: int, model: LinkModel) -> Cost:
+    """Predicts an all-to-all in which worker r sends `n` bytes to worker `to[r]`, None for nobody."""
+    sent = [
+        Bytes() if peer is None else traffic.message(topology.of(rank), peer, n)
+        for rank, peer in enumerate(to)
+    ]
+    local, cross = max(s.local for s in sent), max(_per_node(topology, [s.cross for s in sent]))
+    mine = sent[topology.rank]
+    count = Bytes(int(mine.local > 0), int(mine.cross > 0))
+    return Cost(model.exchange + _seconds(topology, model, 2, local, cross), mine, count)
+
+
 def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Cost:
     """Predicts `Collectives.broadcast` of `n` bytes: round d has 2^d senders."""
     p = topology.num_workers

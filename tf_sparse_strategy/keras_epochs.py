@@ -9,6 +9,7 @@
 | tf_keras: Model._validate_and_…   | the same                                  | the same          |
 """
 
+import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy.hooking import extended_of, model_of, wrap
@@ -22,7 +23,7 @@ def install_keras3() -> None:
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     for method in ("__init__", "reset"):
         wrap(trainer.TFEpochIterator, method, _end_with_the_data)
-    wrap(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _average_own_logs)
+    wrap(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _average_own_logs_of_keras3)
 
 
 def install_tf_keras() -> None:
@@ -58,20 +59,57 @@ def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weigh
         handler._inferred_steps = None
 
 
-def _average_own_logs(original, model, logs):
-    """Or `EarlyStopping` would end some workers, and `ReduceLROnPlateau` give them rates of their own."""
+def _average_own_logs(original, model, logs, known=dict):
+    """Or `EarlyStopping` would end some workers, and `ReduceLROnPlateau` give them rates of their own.
+
+    Args:
+      original, model, logs: as Keras calls it; logs within logs are as good as others.
+      known: returns the results of the model's metrics, over all workers or, in a replica, of this one.
+    """
     result = original(model, logs)
     extended = extended_of(getattr(model, "distribute_strategy", None))
     if extended is None or result is not logs or not isinstance(logs, dict):
         return result
-    names = sorted(name for name, value in logs.items() if _is_number(value))
-    if extended.collectives.topology.num_workers == 1 or not names:
+    numbers, workers = dict(_numbers(logs)), extended.collectives.topology.num_workers
+    if workers == 1 or not numbers:
         return result
-    own = tf.stack([tf.cast(logs[name], tf.float64) for name in names])
+    of_all, of_this = (dict(_numbers(results)) for results in (known(), extended.in_replica(known)))
+    own = tf.stack([tf.cast(value, tf.float64) for value in numbers.values()])
+    # What a metric of the model says here, or a number that only has its name.
+    told = [_same(value, of_this.get(name)) and name in of_all for name, value in numbers.items()]
     weight = extended.last_weight()  # 0 where the last step's row counted for nothing, whatever it gave
-    own = tf.where(weight > 0, own * weight, tf.zeros_like(own))
-    means = extended.collectives.all_reduce(own, purpose="logs")
-    return {**logs, **dict(zip(names, means.numpy().tolist(), strict=True))}
+    means, tellers = extended.collectives.all_reduce(
+        tf.stack([tf.where(weight > 0, own * weight, tf.zeros_like(own)), tf.cast(told, tf.float64)]),
+        purpose="logs",
+    ).numpy()
+    means = dict(zip(numbers, means.tolist(), strict=True))
+    metrics = [n for n, count in zip(numbers, tellers, strict=True) if count == workers]
+    return _with(logs, means | {name: of_all[name] for name in metrics})
+
+
+def _average_own_logs_of_keras3(original, model, logs):
+    """Its metrics give a worker's own result in a step, and that of all outside."""
+    return _average_own_logs(original, model, logs, model.get_metrics_result)
+
+
+def _numbers(logs):
+    """(name, scalar) in `logs`, and in logs within them, in an order that is the same on all workers."""
+    for name, value in sorted(logs.items()):
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif _is_number(value):
+            yield name, value
+
+
+def _with(logs, values):
+    return {
+        name: _with(value, values) if isinstance(value, dict) else values.get(name, value)
+        for name, value in logs.items()
+    }
+
+
+def _same(value, other) -> bool:
+    return other is not None and bool(np.isclose(float(value), float(other), equal_nan=True))
 
 
 def _is_number(value) -> bool:

@@ -36,6 +36,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy import keras_epochs, keras_saving
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
+from tf_sparse_strategy.gradients import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, model_of, wrap
 from tf_sparse_strategy.overlap import tuned_fit
 
@@ -145,11 +146,11 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
         return grads_and_vars  # sums already, and clipped
     summed = grads_and_vars
     if not getattr(_clipping, "done", False):
-        present = [(g, v) for g, v in grads_and_vars if g is not None]
         extended.gradients.communication.check_optimizer(optimizer)
-        reduced = extended.reduce_gradients(present, are_counted=_accumulates(optimizer))
-        clipped = iter(_clip_sums(optimizer, reduced, [v for _, v in present]))
-        summed = [(None if g is None else next(clipped), v) for g, v in grads_and_vars]
+        reduce = functools.partial(extended.reduce_gradients, are_counted=_accumulates(optimizer))
+        summed = of_present(
+            lambda present: _clip_sums(optimizer, reduce(present), [v for _, v in present]), grads_and_vars
+        )
     if extended.delayed is None:
         return summed
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])
@@ -170,12 +171,13 @@ def _count_each_batch(original, optimizer, grads, trainable_variables):
 
 def _build_for_parts(original, optimizer, variables):
     """Before slots are made: an optimizer that is refused could make them of different shapes."""
-    table = next((held for held in map(slices.of, variables) if held is not None), None)
+    table = slices.first(variables)
     if table is not None:
         separable.require_no_loss_scale_factor(optimizer, table)
-    if table is not None and table.partition.workers > 1:
-        separable.require_elementwise(optimizer, table)
+    separable.require_elementwise(optimizer, table)
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
+    if extended is None:
+        _refuse_parts_outside(optimizer, variables, table)
     chunked = None if extended is None or optimizer.built else extended.chunked
     if chunked is not None:
         chunked.check(optimizer, variables)
@@ -188,6 +190,16 @@ def _build_for_parts(original, optimizer, variables):
             raise
     if extended is not None and extended.delayed is not None:
         extended.delayed.take_optimizer(optimizer, variables)
+
+
+def _refuse_parts_outside(optimizer, variables, table):
+    """Its slots would not be parts: files would hold one worker's as the whole, nor would it be divided."""
+    divided = table is not None and table.partition.workers > 1
+    if divided or any(getattr(type(slices.tensorflows(v)), "may_be_behind", False) for v in variables):
+        raise ValueError(
+            f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables of which "
+            "each worker holds or updates a part. Make the optimizer inside `with strategy.scope():`."
+        )
 
 
 def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
@@ -251,11 +263,10 @@ def _clip_sums(optimizer, gradients, variables):
         finally:
             _clipping.sums = False
 
-    table = next((held for held in map(slices.of, variables) if held is not None), None)
+    table = slices.first(variables)
     if table is None:
         return clip(gradients)
-    if table.partition.workers > 1:
-        separable.require_elementwise(optimizer, table)
+    separable.require_elementwise(optimizer, table)
     return clipping.clip(optimizer, gradients, variables, clip_whole=clip)
 
 
@@ -268,9 +279,11 @@ def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
     extended = _in_replica_of_ours()
     if extended is not None:
         variables = trainable_variables or optimizer.inner_optimizer._trainable_variables
-        present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        counted = iter(extended.counted_gradients(present))
-        grads = [None if g is None else next(counted)[0] for g in grads]
+        pairs = of_present(
+            lambda present: [gradient for gradient, _ in extended.counted_gradients(present)],
+            zip(grads, variables, strict=True),
+        )
+        grads = [gradient for gradient, _ in pairs]
     return original(optimizer, grads, trainable_variables)
 
 
@@ -279,7 +292,7 @@ def _check_finite_everywhere(original, optimizer, grads):
     if extended is None:
         return original(optimizer, grads)
     # Keras looks at the last one only of rows that have the same id.
-    finite = original(optimizer, [getattr(g, "values", g) for g in grads])
+    finite = original(optimizer, [values_of(g) for g in grads])
     return extended.collectives.all_reduce(finite, op="min", purpose="finite")
 
 

@@ -30,7 +30,7 @@ from absl import logging
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import extended_of, wrap
+from tf_sparse_strategy.hooking import extended_of, optimizers_of, wrap
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 
@@ -299,16 +299,16 @@ def _begin_from_backup(original, callback, logs=None):
 
 
 def _residual_path(callback, step: str | None = None) -> str:
-    """Of the file beside the weights of this step of the optimizer, now unless given."""
-    if step is None:
-        optimizer = callback.model.optimizer
-        step = "0" if optimizer is None else str(int(optimizer.iterations.numpy()))
+    """Of the file beside the weights of this step of the optimizers, now unless given."""
+    if step is None:  # of all optimizers: a `train_step` of one's own may leave the compiled one alone
+        counts = [int(optimizer.iterations.numpy()) for optimizer in optimizers_of(callback.model)]
+        step = str(sum(counts))
     return os.path.join(callback.backup_dir, f"residual-{step}.npz")
 
 
 def _back_up_residual(original, training_state, model, *args, **kwargs):
     original(training_state, model, *args, **kwargs)
-    extended = _extended_of(model)
+    extended = extended_of(model.distribute_strategy)
     if extended is not None:
         training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
 

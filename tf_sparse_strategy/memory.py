@@ -7,6 +7,7 @@ holds of them: every worker's part, gathered by the chief, so that one file serv
 import io
 import json
 import os
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tf_sparse_strategy import resharding
 from tf_sparse_strategy.agreement import pieces
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.guarded import BEYOND, LEVEL
@@ -58,6 +60,7 @@ class Memory(tf.train.experimental.PythonState):
         self._communication = communication
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
+        self._latest: dict[Hashable, BucketPlan] = {}  # by variable
         self._restored: list[dict[str, Any]] = []
         self.is_restored = False  # whether a residual has been
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
@@ -70,6 +73,7 @@ class Memory(tf.train.experimental.PythonState):
                 self._lists[plan] = self._initial(plan)
                 if not (self._restored and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
+        self._latest.update({tensor.key: plan for tensor in plan.tensors})
         return [State(variables) for variables in self._lists[plan]]
 
     def _go_on(self, plan: BucketPlan) -> None:
@@ -83,6 +87,8 @@ class Memory(tf.train.experimental.PythonState):
         counts = [
             (name, int(held)) for _, state in before for name, held in state.items() if is_progress(name)
         ]
+        for record in self._unclaimed():
+            counts += _counts(record, is_alike=record["scheme"] == repr(self._communication))
         _count_on(counts, self._lists[plan])
         others = {
             tensor.key
@@ -101,10 +107,20 @@ class Memory(tf.train.experimental.PythonState):
     @property
     def buckets(self) -> list[tuple[BucketSpec, State]]:
         """Every bucket of every list, and its variables."""
+        return self._buckets_of(self._lists)
+
+    @property
+    def trained_buckets(self) -> list[tuple[BucketSpec, State]]:
+        """Without those of lists of which variables have since been put into another, frozen or thawed."""
+        return self._buckets_of(
+            plan for plan in self._lists if all(self._latest[tensor.key] == plan for tensor in plan.tensors)
+        )
+
+    def _buckets_of(self, plans):
         return [
             (bucket, State(variables))
-            for plan, states in self._lists.items()
-            for bucket, variables in zip(plan.buckets, states, strict=True)
+            for plan in plans
+            for bucket, variables in zip(plan.buckets, self._lists[plan], strict=True)
         ]
 
     @property
@@ -132,6 +148,21 @@ class Memory(tf.train.experimental.PythonState):
         states = [s.state(bucket, topology) for s, bucket in zip(schemes, plan.buckets, strict=True)]
         self._set_epoch(states)
         return states
+
+    def clear(self) -> None:
+        """Forgets what has not been sent, and all else, e.g. before a model is trained from new weights.
+
+        All workers call, between steps. It sends nothing.
+        """
+        self._restored, self.is_restored, self._epoch = [], False, 0
+        for plan, states in self._lists.items():
+            self._begin_anew(states, self._initial(plan))
+
+    def _begin_anew(self, states, values) -> None:
+        for variables, initial in zip(states, values, strict=True):
+            for name, held in variables.items():
+                if not is_of_this_run(name):
+                    held.assign(initial.get(name, tf.zeros_like(held)))
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -209,11 +240,9 @@ class Memory(tf.train.experimental.PythonState):
         for plan, states in self._lists.items():
             values = self._initial(plan)
             self._fill(plan, values)
-            for variables, restored in zip(states, values, strict=True):
-                for name, held in variables.items():
-                    if not is_count(name):
-                        held.assign(restored.get(name, tf.zeros_like(held)))
-                lost |= LEFT in restored and LEFT not in variables
+            self._begin_anew(states, values)
+            pairs = zip(states, values, strict=True)
+            lost |= any(LEFT in restored and LEFT not in variables for variables, restored in pairs)
         if lost:
             logging.warning(
                 "%r keeps no residual of some gradients, and a step was made before the checkpoint was "
@@ -247,12 +276,7 @@ class Memory(tf.train.experimental.PythonState):
             for (bucket, name), rows in zip(names, record["arrays"].values(), strict=True):
                 values[int(bucket)][name].assign(rows[self._collectives.topology.rank])
             return
-        counts = [
-            (name, int(rows[0]))
-            for (_, name), rows in zip(names, record["arrays"].values(), strict=True)
-            if name == _STEP or (is_progress(name) and record["scheme"] == own["scheme"])
-        ]
-        _count_on(counts, values)
+        _count_on(_counts(record, is_alike=record["scheme"] == own["scheme"]), values)
         for name in (RESIDUAL, VELOCITY):
             self._cut_anew(name, plan, own, record, values)
 
@@ -271,7 +295,9 @@ class Memory(tf.train.experimental.PythonState):
                     holding[b] = LEFT
                     values[b][LEFT] = variable(tf.zeros([length(bucket.num_elements)]))
                     values[b][WAITS] = variable(1)
-            self._warn_of_what_is_dropped([values[b] for b in holding if holding[b] == LEFT])
+            self._warn_of_what_is_dropped(
+                [(plan.buckets[b], State(values[b])) for b in holding if holding[b] == LEFT]
+            )
         elif not holding:
             logging.warning("%r has no use for %s's momentum.", self._communication, record["scheme"])
             return
@@ -285,9 +311,10 @@ class Memory(tf.train.experimental.PythonState):
             if PHASE in values[bucket]:
                 values[bucket][PHASE].assign(NO_PHASE)
 
-    def _warn_of_what_is_dropped(self, states) -> None:
-        for state in states:
-            [*_, (scheme, _)] = self._communication.in_use(State(state), self._collectives.topology)
+    def _warn_of_what_is_dropped(self, buckets) -> None:
+        for bucket, state in buckets:
+            own = scheme_of(bucket, self._communication)
+            [*_, (scheme, _)] = own.in_use(state, self._collectives.topology)
             if getattr(scheme, "error_feedback", True) is False:
                 logging.warning(
                     "%r: of what the checkpoint's workers had not sent yet, the first step sends the largest "
@@ -314,20 +341,26 @@ class Memory(tf.train.experimental.PythonState):
                 self.deserialize(file.read())
 
 
-def is_count(name) -> bool:
-    """Whether a variable only counts, for the logs of this run; it is neither saved nor restored."""
-    return own_name(name) in (BEYOND, CHANGES)
+def is_of_this_run(name) -> bool:
+    """Whether a variable counts for this run's logs or is chosen by its links: neither saved nor restored."""
+    return own_name(name) in (BEYOND, CHANGES, CHOICE)
 
 
 def _is_saved(name, state) -> bool:
     if name == LEFT:
         return state[WAITS].numpy() > 0  # else it has been summed
-    return not is_count(name) and name != WAITS  # which follows from what is left
+    return not is_of_this_run(name) and name != WAITS  # which follows from what is left
 
 
 def is_progress(name) -> bool:
     """Whether a variable says how far training has come, the same on all workers, whatever the buckets."""
     return own_name(name) in (_STEP, LEVEL)
+
+
+def _counts(record, is_alike) -> list[tuple[str, int]]:
+    """(name, number) of what a checkpoint's record says of progress, by this scheme if it `is_alike`."""
+    named = [(key.split("/")[1], rows) for key, rows in record["arrays"].items()]
+    return [(n, int(rows[0])) for n, rows in named if n == _STEP or (is_alike and is_progress(n))]
 
 
 def _count_on(counts, values) -> None:

@@ -16,7 +16,7 @@ from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import guarded, oktopk, switching
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.residual import RESIDUAL, State
 
@@ -175,6 +175,8 @@ class GradientProbe:
             ]
             found = tf.stack(found)
             finite = tf.reduce_all(tf.math.is_finite(found))
+            if summed.dtype.is_floating:  # else what was staged is not kept
+                finite = tf.logical_and(finite, all_finite(summed))
             self._sums.assign_add(tf.where(finite, found, 0.0), read_value=False)
 
         tf.cond(due, add, lambda: None)
@@ -212,7 +214,8 @@ class SchemeCounts:
 
 def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker of a `SparseStrategy` knows of its sparse sums."""
-    topology, buckets = strategy.topology, strategy.residual.buckets
+    topology, buckets = strategy.topology, strategy.residual.trained_buckets
+    all_buckets = strategy.residual.buckets  # for what is counted
     scheme = strategy.extended.gradients.scheme
     used = [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
     passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
@@ -224,16 +227,16 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
         tuple(probe.read()) if probe else SchemeCounts.noted,
         float(np.mean(passed)) if passed else 0.0,
         max((eps for _, schemes in used for eps in _of_schemes(schemes, guarded.EPS)), default=0.0),
-        sum(beyond for _, state in buckets for beyond in _values(state, guarded.BEYOND)),
+        sum(beyond for _, state in all_buckets for beyond in _values(state, guarded.BEYOND)),
         sparse / total if total else 0.0,
-        sum(changes for _, state in buckets for changes in _values(state, switching.CHANGES)),
+        sum(changes for _, state in all_buckets for changes in _values(state, switching.CHANGES)),
     )
 
 
 def schemes_in_use(strategy) -> dict[str, int]:
     """Elements of gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
-    for bucket, state in strategy.residual.buckets:
+    for bucket, state in strategy.residual.trained_buckets:
         scheme = scheme_of(bucket, strategy.extended.gradients.scheme)
         scheme, _ = scheme.in_use(state, strategy.topology)[-1]
         name = repr(scheme)

@@ -11,7 +11,8 @@ states, or none.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,11 +20,12 @@ from tf_sparse_strategy import wire
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.topology import Group, Topology
 
-VELOCITY = "velocity"  # that of the momentum which DGC applies before the selection
-RESIDUAL = "residual"  # the state's name of what conserves the gradient's mass
-LEFT = "left"  # that of a residual which was restored where none is kept: the next sum takes it along
-AGE = "age"  # that of steps since thresholds were first taken, which they are anew at 0
-WAITS = "waits"  # beside it: 1 until that has happened
+# Names in a bucket's state.
+RESIDUAL = "residual"  # what conserves the gradient's mass
+VELOCITY = "velocity"  # the momentum that DGC applies before the selection
+LEFT = "left"  # a residual that was restored where none is kept: the next sum takes it along
+WAITS = "waits"  # 1 until that sum has been, then 0
+AGE = "age"  # steps since OkTopK first took thresholds; at 0 it takes them anew
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +148,36 @@ def flush(bucket: tf.Tensor, own: tf.Tensor, share: Share) -> tf.Tensor:
     The caller stages the residual's zeros.
     """
     return tf.cast(bucket, tf.float32) + in_place(own, bucket.shape[0], share)
+
+
+def sum_with(
+    kept: tf.Tensor, bucket: tf.Tensor, leaves: tf.Tensor, share: Share,
+    total: Callable[[tf.Tensor], tuple[tf.Tensor, Any]],
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:  # fmt: skip
+    """An exact sum of `bucket` over the workers, with what they keep if that `leaves`.
+
+    Args:
+      kept: this worker's residual.
+      bucket: [N].
+      leaves: scalar bool, the same on all workers.
+      share: what this worker keeps.
+      total: sums a vector over the workers; returns the sum, and whatever else the caller needs.
+
+    Returns:
+      (the sum in the dtype of `bucket`, the new residual, whether nothing needs to follow, the rest of what
+      `total` returned).
+    """
+
+    def with_kept():
+        summed, rest = total(flush(bucket, kept, share))
+        values, left = hand_out(summed, bucket.dtype, share)
+        return values, left, fits(summed, bucket.dtype), rest
+
+    def without():
+        summed, rest = total(bucket)
+        return summed, tf.convert_to_tensor(kept), tf.constant(True), rest
+
+    return tf.cond(leaves, with_kept, without)
 
 
 def shard_of(whole: tf.Tensor, share: Share) -> tf.Tensor:

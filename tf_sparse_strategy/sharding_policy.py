@@ -59,7 +59,7 @@ class Sharding:
 
     def _policy(self, dataset, consumer) -> Policy:
         asked = dataset.options().experimental_distribute.auto_shard_policy
-        if consumer == "predict":
+        if consumer in ("predict", "predict_on_batch"):
             return Policy.DATA  # the only one that keeps the order of the rows
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked

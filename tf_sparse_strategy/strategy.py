@@ -52,6 +52,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
         of range; or the workers' arguments, versions or devices differ.
+      TypeError: an argument is of another kind than said.
       RuntimeError: accelerators were not limited to one per process; or another worker failed to start.
 
     Example:

@@ -25,12 +25,13 @@ class Bytes:
         return self.local + self.cross
 
 
-def _to(topology: Topology, peer: int, n: int) -> Bytes:
+def message(topology: Topology, peer: int, n: int) -> Bytes:
+    """`n` bytes to the worker of rank `peer`."""
     return Bytes(local=n) if topology.nodes[peer] == topology.node else Bytes(cross=n)
 
 
 def _to_neighbour(topology: Topology, n: int, step: int) -> Bytes:
-    return _to(topology, (topology.rank + step) % topology.num_workers, n)
+    return message(topology, (topology.rank + step) % topology.num_workers, n)
 
 
 def ring_all_reduce(topology: Topology, n: int) -> Bytes:
@@ -51,7 +52,7 @@ def all_to_all(topology: Topology, group: Group, n: int) -> Bytes:
     total = Bytes()
     for peer in ranks:
         if peer != topology.rank:
-            total += _to(topology, peer, n // len(ranks))
+            total += message(topology, peer, n // len(ranks))
     return total
 
 
@@ -62,6 +63,6 @@ def binomial_broadcast(topology: Topology, n: int, root: int) -> Bytes:
     total, distance = Bytes(), 1
     while distance < p:
         if virtual < distance and virtual + distance < p:
-            total += _to(topology, (virtual + distance + root) % p, n)
+            total += message(topology, (virtual + distance + root) % p, n)
         distance *= 2
     return total

@@ -18,10 +18,6 @@ def _again(job: dict) -> list[float]:
     return [run["again"]["seconds"][0] for run in job["runs"] if run["again"]]
 
 
-def _median(values) -> float:
-    return statistics.median(values)
-
-
 def _of(jobs: list[dict], edge: int) -> dict:
     return next(job for job in jobs if job["edge"] == edge)
 
@@ -36,20 +32,20 @@ def _gathered(results: dict, edge: int, into_one: bool = False) -> float:
     """Share of the fastest copy's bandwidth; with `into_one`, also of copies that a cache may hold."""
     seconds = _of(results["gather"], edge)["seconds"]
     copies = [name for name in seconds if name.startswith("copy") and (into_one or INTO_ONE not in name)]
-    return min(_median(seconds[name]) for name in copies) / _median(seconds["gather"])
+    return min(statistics.median(seconds[name]) for name in copies) / statistics.median(seconds["gather"])
 
 
 def _longer(job: dict, making: bool) -> float:
     """By how much a later run's first epoch, or it and making the pipeline, is longer than the others."""
     begins = ((run["dataset"] if making else 0) + run["epochs"][0] for run in job["runs"])
-    others = (_median(run["epochs"][1:]) for run in job["runs"])
-    return _median([one / other - 1 for one, other in zip(begins, others, strict=True)])
+    others = (statistics.median(run["epochs"][1:]) for run in job["runs"])
+    return statistics.median([one / other - 1 for one, other in zip(begins, others, strict=True)])
 
 
 def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
     """What was to be reached, what was found, and whether that is it."""
     plain, own = (_epochs(results, edge, way, 1) for way in (ways.PLAIN, ways.WITH_COPIES))
-    faster, copies = _median(plain) / _median(own), _copies(results, edge)
+    faster, copies = statistics.median(plain) / statistics.median(own), _copies(results, edge)
     many, few = (job for job in results["later"] if (job["edge"], job["way"]) == (edge, CACHED))
     gigabytes = f"{many['images'] * edge**2 * 3 / (1 << 30):.1f} GiB"
 
@@ -65,7 +61,8 @@ def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
         return goal, f"{100 * longer:+.0f}%", longer <= 0.05
 
     def filling(way: str, of: str, what: str) -> tuple[str, str, bool]:
-        longer = _median(_epochs(results, edge, way, 0)) / _median(_epochs(results, edge, of, 0)) - 1
+        first, other = (statistics.median(_epochs(results, edge, each, 0)) for each in (way, of))
+        longer = first / other - 1
         return what, f"{100 * longer:+.0f}%", longer <= 0.05
 
     return [
@@ -85,10 +82,10 @@ def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
 
 
 def _ways(results: dict, edge: int) -> str:
-    floor = _median(_epochs(results, edge, ways.PLAIN, 1))
+    floor = statistics.median(_epochs(results, edge, ways.PLAIN, 1))
 
     def cell(seconds: list[float]) -> str:
-        return f"{report.spread(seconds, 1)}, {floor / _median(seconds):.1f}x" if seconds else ""
+        return f"{report.spread(seconds, 1)}, {floor / statistics.median(seconds):.1f}x" if seconds else ""
 
     rows = []
     for job in results["epochs"]:

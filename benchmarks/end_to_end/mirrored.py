@@ -1,12 +1,11 @@
 """A worker: TensorFlow's MultiWorkerMirroredStrategy on the same model, in a job of its own."""
 
 import argparse
-import json
 import os
 
 import tensorflow as tf
 
-from benchmarks import training
+from benchmarks import hand_in, training
 from benchmarks.dense_training.multi_worker_mirrored import make_strategy
 from benchmarks.end_to_end import models, names
 from benchmarks.overlap.models import CLASSES
@@ -33,9 +32,7 @@ def main() -> None:
     seconds = training.time_rounds(
         {names.MIRRORED: step}, batch, args.rounds, args.steps, training.tell_of(rank)
     )
-    if rank == 0:
-        with open(args.output, "w") as file:
-            json.dump({"seconds": seconds}, file)
+    hand_in.write({"seconds": seconds}, args.output, rank)
 
 
 if __name__ == "__main__":

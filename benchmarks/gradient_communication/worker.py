@@ -5,8 +5,6 @@ import dataclasses
 import functools
 import gc
 import json
-import pathlib
-import re
 import statistics
 import time
 
@@ -18,7 +16,7 @@ from benchmarks.gradient_communication import methods
 from benchmarks.hand_in import hand_in
 from custom_ops import mstopk_error_feedback
 from tf_sparse_strategy import collectives, link_measurement
-from tf_sparse_strategy.cluster.namespaces import INTERFACE
+from tf_sparse_strategy.cluster.namespaces import INTERFACE, interface_bytes
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.messages import MessageCommunication
 from tf_sparse_strategy.communication.work import calibrated
@@ -27,11 +25,10 @@ SELECTIONS, SELECTED = 5, 1 << 24  # how often a selection is timed, and of how 
 CHECKED, CHECKED_STEPS = 20_011, 3  # elements (a prime) and steps of the comparison with the exact sum
 
 
-def sent_over(interface: str = INTERFACE) -> int:
+def sent_over() -> int:
     """Bytes this node has sent to others, headers included."""
-    table = pathlib.Path("/proc/self/net/dev").read_text()
-    (counters,) = re.findall(rf"^\s*{interface}:(.*)$", table, re.M)
-    return int(counters.split()[8])
+    sent, _ = interface_bytes()[INTERFACE]
+    return sent
 
 
 def wrong_sums(density: float, comm: Collectives) -> list[str]:

@@ -54,9 +54,7 @@ class PlainLARS(keras.optimizers.Optimizer):
     The formula is that of tf-models-official's default (`variant="joint_norm"`).
     """
 
-    def __init__(self, learning_rate, momentum=0.9, decay=1e-4, eta=0.001):
-        super().__init__(learning_rate)
-        self.momentum, self.decay, self.eta = momentum, decay, eta
+    momentum, decay, eta = 0.9, 1e-4, 0.001
 
     def build(self, variables):
         """Creates the velocities."""

@@ -7,7 +7,7 @@ from tests.multiprocess import oracle
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.memory import is_count
+from tf_sparse_strategy.memory import is_of_this_run
 from tf_sparse_strategy.topology import Topology
 
 SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]
@@ -87,7 +87,7 @@ def step(reducer, variables, topology, seed):
 def kept(reducer):
     """All that training goes on from; counts of checks and changes are of a run."""
     states = [state for of_list in reducer.memory._lists.values() for state in of_list]
-    return [v.numpy() for state in states for name, v in state.items() if not is_count(name)]
+    return [v.numpy() for state in states for name, v in state.items() if not is_of_this_run(name)]
 
 
 def sent_in_all(reducer, variables):

@@ -100,6 +100,66 @@ def test_logs_of_ones_own_step_are_the_mean_of_all(comm, topology, keras, strate
     assert history["own"] == pytest.approx([np.pi])
 
 
+@pytest.mark.parametrize("form", ["each metric's", "beside a number"])
+def test_metrics_in_logs_of_ones_own_step_are_those_of_all(comm, topology, strategy, form):
+    """A dictionary of Keras's compiled metrics within the logs, or their results beside another number."""
+    import keras
+
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+        def train_step(self, data):
+            x, y = data
+            self.compute_metrics(x, y, x)
+            if form == "each metric's":
+                return {metric.name: metric.result() for metric in self.metrics}
+            return {**self.get_metrics_result(), "largest": tf.reduce_max(x)}
+
+        test_step = train_step
+
+    with strategy.scope():
+        model = Own()
+        model.compile(loss="mse", metrics=["mae"])
+    x = np.arange(4 * topology.num_workers + 1, dtype="float32")[:, np.newaxis]  # a last batch of one row
+    data = (x, np.zeros_like(x))
+    options = {"batch_size": len(x) - 1, "shuffle": False, "verbose": 0}
+    history = model.fit(*data, validation_data=data, **options).history
+    for name in ("mae", "val_mae"):
+        assert history[name] == pytest.approx([x.mean()])
+        oracle.assert_identical(comm, np.array(history[name]))
+    if form == "beside a number":
+        assert history["largest"] == [x.max()]
+
+
+def test_what_has_only_the_name_of_a_metric_is_averaged(topology, strategy):
+    import keras
+
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(data[0]), "other": tf.constant(1.0)}
+
+    with strategy.scope():
+        model = Own()
+        model.compile(loss="mse")
+    x = np.arange(4 * topology.num_workers, dtype="float32")[:, np.newaxis]
+    history = model.fit(x, x, batch_size=len(x), shuffle=False, verbose=0).history
+    assert history["loss"] == pytest.approx([x.mean()])
+
+
+def test_predictions_of_a_batch_by_itself_are_its_rows(topology, keras, strategy):
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        model.compile()
+    for rows in (2 * topology.num_workers + 1, 1):
+        x, _ = oracle.regression(rows)
+        expected = model.predict(x, verbose=0)
+        np.testing.assert_allclose(model.predict_on_batch(x), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_batch_by_itself_is_divided_by_rows(comm, strategy):
     """Of tf_keras, whose `train_on_batch` takes the global batch; also fewer rows than workers."""
     x, y = oracle.regression(5)

@@ -99,17 +99,36 @@ def test_workers_of_different_seeds_are_told(comm, topology, caplog):
     tf.random.set_seed(0)
 
 
-def test_unseeded_workers_draw_the_same(comm, topology):
+@pytest.mark.parametrize("seed", [None, 42])
+def test_unseeded_workers_draw_the_same(comm, topology, seed):
+    """By each generator that has not been seeded, whatever the others."""
     import random
 
     import tf_sparse_strategy as tss
 
-    tf.random.set_seed(None)
+    tf.random.set_seed(seed)
     random.seed(topology.rank)
+    np.random.seed(topology.rank)
     tss.SparseStrategy()
-    drawn = np.array([[random.random(), float(tf.random.uniform([]))]])
+    drawn = np.array([[random.random(), np.random.rand(), float(tf.random.uniform([]))]])
     everyone = comm.all_gather(tf.constant(drawn)).numpy()
     np.testing.assert_array_equal(everyone, np.tile(everyone[:1], [topology.num_workers, 1]))
+
+
+def test_seeded_workers_draw_what_they_were_seeded_for():
+    import random
+
+    import keras
+
+    import tf_sparse_strategy as tss
+
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        if not drawn:
+            tss.SparseStrategy()
+        drawn.append((random.random(), np.random.rand(), float(tf.random.uniform([]))))
+    assert drawn[0] == drawn[1]
 
 
 def test_the_mean_of_a_short_batch_is_of_its_rows(strategy, topology):

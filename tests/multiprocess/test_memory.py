@@ -21,9 +21,7 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
     TopKAllGather,
 )
-from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.memory import is_progress
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, flush
 from tf_sparse_strategy.topology import Topology
 
@@ -84,45 +82,6 @@ def test_steps_are_counted_on_when_a_phase_is_added(comm, topology, variables):
         assert {int(state["step"]) for bucket, state in new.memory.buckets if not bucket.is_exact} == {4}
 
 
-def progress(reducer):
-    """Of all buckets that change: counts of steps, and the largest level of density."""
-    states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
-    names = {name for state in states for name in filter(is_progress, state)}
-    return {name: max(int(state[name]) for state in states) for name in names}
-
-
-RAISED = Piecewise(
-    [(0, Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")), (9, Dense())], unit="step"
-)
-
-
-@pytest.mark.parametrize("when", ["other buckets", "a layer is frozen"])
-def test_what_is_within_another_scheme_goes_on_too(comm, topology, variables, when):
-    here = apart(topology)
-    old = GradientReducer(RAISED, here, bucket_bytes=100)
-    for seed in range(3):
-        step(old, variables, topology, seed)
-    before = progress(old)
-    if topology.num_workers > 1:
-        assert before == {"step": 3, "0.step": 3, "0.level": 1}
-    new = old
-    if when == "other buckets":
-        new = GradientReducer(RAISED, here, bucket_bytes=1 << 20)
-        new.memory.deserialize(moved(comm, old.memory.serialize()))
-    step(new, variables if new is not old else variables[:-1], topology, 3)
-    steps = {name: number + 1 for name, number in before.items() if own_name(name) == "step"}
-    states = [state for bucket, state in list(new.memory.buckets) if not bucket.is_exact]
-    after = {name: int(states[-1][name]) for name in filter(is_progress, states[-1])} if states else {}
-    assert after == ({**before, **steps, "0.level": 2} if before else {})
-
-
-def test_lists_of_other_variables_begin_anew(topology, variables):
-    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
-    step(reducer, variables, topology, 0)
-    step(reducer, [tf.Variable(v) for v in variables], topology, 1)
-    assert progress(reducer).get("step", 1) == 1
-
-
 BY_WORKERS = Piecewise([(0, HiTopK(0.05)), (2, TopKAllGather(0.3))], unit="step")
 OTHERS = [
     (TopKAllGather(0.3), 64, "apart"),
@@ -152,8 +111,20 @@ def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, buc
     assert rest.any() == (p > 1)
 
 
-def test_what_waits_of_vectors_arrives_where_they_are_summed_exactly(comm, topology, variables):
-    """DGC sends of them what it sends of all; HiTopK sums them exactly, the first time with what waited."""
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        HiTopK(0.05),
+        HiTopK(0.05, error_feedback=False),
+        Piecewise([(0, HiTopK(0.05)), (9, Dense())]),
+        Guarded(HiTopK(0.05), limit=1.0),
+    ],
+    ids=repr,
+)
+def test_what_waits_of_vectors_arrives_where_they_are_summed_exactly(
+    comm, topology, variables, scheme, caplog
+):
+    """DGC sends of them what it sends of all; others sum them exactly, the first time with what waited."""
     here, vector = apart(topology), [variables[2]]
     assert vector[0].shape == [7]
     old = GradientReducer(DGC(0.05, momentum=0.0), here, bucket_bytes=100)
@@ -161,12 +132,13 @@ def test_what_waits_of_vectors_arrives_where_they_are_summed_exactly(comm, topol
     [(_, state)] = old.memory.buckets or [(None, {RESIDUAL: tf.zeros([7])})]
     waits = here.all_reduce(tf.convert_to_tensor(state[RESIDUAL])).numpy()
     blob = moved(comm, old.memory.serialize())
-    new = GradientReducer(HiTopK(0.05), here, bucket_bytes=100)
+    new = GradientReducer(scheme, here, bucket_bytes=100)
     new.memory.deserialize(blob)
     [first] = new.reduce([(tf.zeros([7]), vector[0])])
     np.testing.assert_array_equal(first, waits)
     assert given.any() and first.numpy().any() == (topology.num_workers > 1)
     assert not new.reduce([(tf.zeros([7]), vector[0])])[0].numpy().any()
+    assert "drops the rest" not in caplog.text
 
 
 def test_every_bit_comes_back_after_what_waited_of_vectors(comm, topology, variables):

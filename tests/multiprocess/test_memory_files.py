@@ -1,6 +1,8 @@
 """Residuals through Keras's backups and TensorFlow's checkpoints."""
 
 import contextlib
+import io
+import json
 
 import numpy as np
 import pytest
@@ -180,3 +182,53 @@ def test_a_backup_leaves_no_residual_of_other_weights(comm, shared_tmp, caplog):
     assert "what had not been sent when these weights were saved is lost" in caplog.text
     comm.barrier()
     assert not stale.exists()
+
+
+def test_a_backup_keeps_what_several_workers_left(keras, comm, topology, shared_tmp):
+    """Also on one worker, which has no residual of its own: of gradients it has not reduced yet."""
+    record = {"tensors": [[[3, 1], "float32"]], "buckets": [[0]], "scheme": "HiTopK"}
+    record |= {"places": [[0, 0], [1, 0]], "nodes": [0, 1]}
+    content = io.BytesIO()
+    words = np.frombuffer(json.dumps([record]).encode(), np.uint8)
+    np.savez(content, **{"records": words, "0/0/residual": np.ones([2, 3], np.float32)})
+    strategy, model = build(keras, scheme=HiTopK(0.1))
+    strategy.residual.deserialize(content.getvalue())
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(shared_tmp / keras.__name__))
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        saving_models.fit(model, epochs=2, callbacks=[backup(), interruption(keras, at_epoch=1)])
+    comm.barrier()
+    strategy, resumed = build(keras, scheme=HiTopK(0.1))
+    saving_models.fit(resumed, epochs=2, callbacks=[backup()])
+    [left] = strategy.residual._unclaimed()
+    np.testing.assert_array_equal(left["arrays"]["0/residual"], np.ones([2, 3]))
+
+
+def test_backups_of_several_optimizers_are_named_by_their_steps(comm, topology, shared_tmp):
+    """That which Keras compiles a model with by itself is never applied."""
+    import keras
+
+    import tf_sparse_strategy as tss
+
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            self.own_optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+            return {"loss": loss}
+
+    strategy = tss.SparseStrategy(communication=HiTopK(0.1))
+    with strategy.scope():
+        model = Own([keras.Input([4]), keras.layers.Dense(8)])
+        model.own_optimizer = keras.optimizers.SGD(0.1)
+        model.own_optimizer.build(model.trainable_weights)
+        model.compile(loss="mse")
+    x = np.random.default_rng(0).normal(size=[16, 4]).astype("float32")
+    backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
+    model.fit(x, np.ones([16, 8]), batch_size=8, epochs=2, callbacks=[backup], verbose=0)
+    comm.barrier()
+    files = [path.name for path in shared_tmp.glob("residual-*.npz")]
+    assert files == (["residual-4.npz"] if HiTopK().share(topology).holders > 1 else [])

@@ -183,34 +183,6 @@ def test_a_trace_of_calls_of_several_steps(strategy, topology, shared_tmp, caplo
     assert said == (steps == (50, 60) and topology.rank == 0)
 
 
-def test_a_fit_that_raised_leaves_nothing_to_the_next(topology, keras, shared_tmp):
-    def interrupt(batch, logs):
-        raise KeyboardInterrupt
-
-    strategy = tss.SparseStrategy(communication=OkTopK(0.1))
-    model, gradients = compiled(strategy, keras), strategy.extended.gradients
-    sites = strategy.extended.collectives.sites
-    arguments = {"trace": shared_tmp / "{rank}.json", "trace_steps": (0, 9), "scheme_freq": 1}
-    for goes_on in (True, False):  # with the same monitor, or another
-        first = tss.callbacks.CommunicationMonitor(**arguments)
-        ends = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(dataset(), callbacks=[first, ends], verbose=0)
-        assert sites.timed and (gradients.probe is not None) == (topology.num_workers > 1)
-        second = first if goes_on else tss.callbacks.CommunicationMonitor()
-        model.fit(dataset(), callbacks=[second], verbose=0)
-        assert not sites.timed and gradients.probe is None
-        tf.profiler.experimental.start(str(shared_tmp))  # raises where another runs
-        tf.profiler.experimental.stop(save=False)
-
-
-def test_monitors_of_one_fit_leave_each_other_alone(strategy, shared_tmp):
-    tracing = tss.callbacks.CommunicationMonitor(trace=shared_tmp / "{rank}.json", trace_steps=(0, 2))
-    callbacks = [tracing, tss.callbacks.CommunicationMonitor()]
-    logs = compiled(strategy, keras3).fit(dataset(), callbacks=callbacks, verbose=0).history
-    assert "computation_stall" in logs
-
-
 def test_progress_bar_on_rank_0_only(strategy, topology, keras, capfd):
     model = compiled(strategy, keras)
     model.fit(dataset(), epochs=2, verbose=1)

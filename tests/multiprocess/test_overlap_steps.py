@@ -59,6 +59,56 @@ def test_reading_what_is_behind(comm, partners, strategies):
     assert np.any(slot.numpy())
 
 
+def test_reading_in_an_eager_step_what_a_traced_function_has_updated(strategies, partners):
+    """The function's second call is not traced: that it has updated only its variables tell."""
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    weight = model.trainable_variables[0]
+
+    @tf.function
+    def update(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    def step(x, looks):
+        before = weight.numpy()
+        update(x)
+        return before, weight.numpy() if looks else None
+
+    for looks in (False, False):
+        strategy.run(step, (tf.ones([2, oracle.FEATURES]), looks))
+    with pytest.raises(RuntimeError, match="is read after its update in the same step"):
+        strategy.run(step, (tf.ones([2, oracle.FEATURES]), True))
+    strategy.synchronize()
+
+
+def test_updates_by_the_strategy_see_what_is_behind(strategies, partners):
+    """TensorFlow gives such a function its own variables, past their guards."""
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    weight = model.trainable_variables[0].value
+    with strategy.scope():
+        average = tf.Variable(tf.zeros(weight.shape), trainable=False)
+
+    def follow():
+        with strategy.scope():
+            strategy.extended.update(average, lambda a, w: a.assign(0.9 * a + 0.1 * w), args=(weight,))
+
+    def overwrite():
+        with strategy.scope():
+            strategy.extended.update(weight, lambda w: w.assign(tf.zeros_like(w)))
+
+    custom_step(strategy, model, optimizer)(tf.ones([2, oracle.FEATURES]))
+    for look in (follow, overwrite):
+        with pytest.raises(RuntimeError, match=r"strategy.synchronize\(\)"):
+            look()
+    strategy.synchronize()
+    follow()
+    np.testing.assert_allclose(average.numpy(), 0.1 * model.get_weights()[0], rtol=1e-6)
+
+
 def test_what_is_assigned_between_steps_counts(strategies, partners):
     """Weights and slots that are loaded, restored or set after `synchronize` are where training goes on."""
     results = []
@@ -230,38 +280,6 @@ def test_another_optimizer_takes_over(partners, strategies):
     with pytest.raises(tf.errors.InvalidArgumentError, match="no longer updates"):
         step(x)
     strategy.synchronize()
-
-
-class Counting(keras.optimizers.SGD):
-    """Keeps a number that is nobody's slot."""
-
-    def build(self, variables):
-        super().build(variables)
-        self._number = keras.Variable(0.0)
-
-
-@pytest.mark.parametrize(
-    "make, reason",
-    [
-        (lambda: keras.optimizers.Adafactor(0.1), "means over rows"),
-        (lambda: keras.optimizers.Lamb(0.1), "whole variable"),
-        (lambda: Counting(0.1), "a number for all variables"),
-        (lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema"),
-    ],
-    ids=["adafactor", "lamb", "counting", "ema"],
-)
-def test_refused_optimizers(partners, strategies, make, reason):
-    with pytest.raises(ValueError, match=reason):
-        built(strategies[1], make)
-
-
-def test_refused_constraint(partners, strategies):
-    with strategies[1].scope():
-        layer, optimizer = keras.layers.Dense(2, kernel_constraint="non_neg"), adam()
-        layer.build((None, 3))
-        for _ in range(2):  # it must not be built by the first, and go on without overlap
-            with pytest.raises(ValueError, match="constraint"):
-                optimizer.build(layer.trainable_variables)
 
 
 def test_synchronizing_within_a_function_or_step_is_refused(partners, strategies):

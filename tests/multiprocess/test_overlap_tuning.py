@@ -138,6 +138,36 @@ def test_rank_0_decides(comm, partners, at_once, monkeypatch):
     assert len(tried_everywhere(comm, tuner)) > 1
 
 
+def test_calls_too_few_for_a_trial_wait_like_others(comm, partners, monkeypatch):
+    """Else each short `fit` would begin it again, and train by its size, however slow."""
+    monkeypatch.setattr(Trials, "calls_until_next", lambda trials: 2)
+    strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR("auto"))
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        model.compile(nesterov(), "mse", run_eagerly=True)
+    model.fit(oracle.dataset(ROWS * 3, ROWS), verbose=0)  # the first trial
+    tuner = strategy.extended.chunked.tuner_of(model)
+    for _ in range(3):
+        model.fit(oracle.dataset(ROWS * 3, ROWS), verbose=0)  # one call more than the wait
+        assert tuner._wait == 2 and tuner._update.fusion == search.START
+    assert tried_everywhere(comm, tuner) == [search.START]
+
+
+def test_a_loop_of_ones_own_is_not_tuned(partners):
+    """Though it calls Keras's callbacks: what the tuner would trace anew is not what it runs."""
+    strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR("auto"))
+    model, optimizer = built(strategy)
+    with strategy.scope():
+        model.compile(optimizer, "mse")
+    callbacks = keras.callbacks.CallbackList([], model=model)
+    for batch in range(STEPS):
+        callbacks.on_train_batch_begin(batch)
+        callbacks.on_train_batch_end(batch)
+    callbacks.on_train_end()
+    tuner = strategy.extended.chunked.of(optimizer).tuner
+    assert not tuner.trials.seconds and not tuner.is_done
+
+
 def test_trials_wait_for_their_part_of_the_time(comm, partners):
     """By default a second trial would cost more than 1 % of so short a training."""
     _, tuner = trained(tss.overlap.DeAR("auto"), nesterov, epochs=1, jit_compile=False)

@@ -259,3 +259,29 @@ def test_what_cannot_be_divided_is_refused(partners, strategies):
         model.save("never_written.h5")
     with pytest.raises(ValueError, match="LARS or LAMB"), strategies[1].scope():
         keras.optimizers.Muon(0.1).build(model.trainable_variables)
+
+
+def test_files_of_a_model_with_optimizers_of_its_own(comm, strategies, shared_tmp):
+    """Their slots are parts, too, that the first worker asks for."""
+
+    class Own(keras.Sequential):
+        pass
+
+    def made():
+        with strategies[1].scope():
+            model = Own([keras.Input([4]), keras.layers.Dense(3, kernel_initializer="ones")])
+            model.own = keras.optimizers.Adam(0.1)
+            model.own.build(model.trainable_variables)
+            model.compile(optimizer=None)
+        return model
+
+    model, path = made(), str(shared_tmp / "own.weights.h5")
+    gradients = [tf.ones(v.shape) for v in model.trainable_variables]
+    strategies[1].run(lambda: model.own.apply(gradients, model.trainable_variables))
+    model.save_weights(path)
+    comm.barrier()
+    other = made()
+    other.load_weights(path)
+    for one, two in zip(model.own.variables, other.own.variables, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert int(other.own.iterations.numpy()) == 1

@@ -6,24 +6,21 @@ one node talk over `lo`, nodes over their link.
 """
 
 import json
-import pathlib
-import re
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from tf_sparse_strategy import collectives
+from tf_sparse_strategy.cluster.namespaces import INTERFACE, interface_bytes
 from tf_sparse_strategy.topology import Group
 
 ROWS = 1 << 20  # of 8 bytes each
-INTERFACES = {"local": "lo", "cross": "eth0"}
+INTERFACES = {"local": "lo", "cross": INTERFACE}
 
 
 def sent_over(interface: str) -> int:
     """Bytes sent over an interface of this node so far."""
-    table = pathlib.Path("/proc/self/net/dev").read_text()
-    [line] = re.findall(rf"^\s*{interface}:(.*)$", table, re.M)
-    return int(line.split()[8])
+    return interface_bytes()[interface][0]
 
 
 def sum_of_carried(totals: list[list[int]]) -> int:

@@ -14,7 +14,6 @@ from tf_sparse_strategy.communication.messages import (
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
-from tf_sparse_strategy.traffic import Bytes
 
 _Move = tuple[int, int]  # (sending holder, receiving holder)
 
@@ -98,23 +97,12 @@ class GTopK(MessageCommunication):
 
     def _round(self, moves: dict[int, int], sent: int, topology: Topology, model: LinkModel) -> Cost:
         """One message of `sent` bytes from some holders' workers, each to another's."""
-        by_rank = []
-        for rank in range(topology.num_workers):
-            worker = topology.of(rank)
+        to = []
+        for worker in map(topology.of, range(topology.num_workers)):
             share = self.share(worker)
             peer = moves.get(share.holder)
-            to = None if peer is None else topology.nodes[worker.ranks(share.group)[peer]]
-            by_rank.append(
-                Bytes() if to is None else Bytes(sent, 0) if to == worker.node else Bytes(0, sent)
-            )
-        leaving = [0] * topology.num_nodes
-        for node, moved in zip(topology.nodes, by_rank, strict=True):
-            leaving[node] += moved.cross
-        local = max(moved.local for moved in by_rank)
-        moving = max(local * model.local_beta, max(leaving) * model.cross_beta)
-        seconds = model.phase + model.exchange + 2 * model.alpha(topology) + moving
-        mine = by_rank[topology.rank]
-        return Cost(seconds, mine, Bytes(int(mine.local > 0), int(mine.cross > 0)))
+            to.append(None if peer is None else worker.ranks(share.group)[peer])
+        return cost_model.messages(topology, to, sent, model)
 
     def _result_words(self, n: int, share: Share) -> tuple[int, int]:
         return self.packing(n).words, n + 1

@@ -118,15 +118,12 @@ class Guarded(Switching):
         if not self.scheme.pays(bucket.shape[0], bucket.dtype.name, share):
             return summed
         due = (state["step"] + 1) % self.every == 0
-
-        def check():
-            return self._check(bucket, summed, state, collectives)
-
-        def skip():
-            unchanged = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
-            return summed, unchanged, state[EPS].read_value(), tf.constant(False)
-
-        summed, kept, eps, is_exact = tf.cond(due, check, skip)
+        kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
+        summed, kept, eps, is_exact = tf.cond(
+            due,
+            lambda: self._check(bucket, summed, kept, state, collectives),
+            lambda: (summed, kept, state[EPS].read_value(), tf.constant(False)),
+        )
         beyond = tf.cast(tf.logical_and(due, eps > self.limit), tf.int64)
         top = len(self.schemes(collectives.topology)) - 1
         new = {
@@ -143,7 +140,7 @@ class Guarded(Switching):
         state.stage(state.finite, **new)
         return summed
 
-    def _check(self, bucket, summed, state, collectives):
+    def _check(self, bucket, summed, kept, state, collectives):
         """(the sum to return, this worker's residual, eps, whether all of it is summed)."""
         share, n = self.share(collectives.topology), bucket.shape[0]
         own = tf.cast(bucket, tf.float32)
@@ -162,7 +159,6 @@ class Guarded(Switching):
                 lambda: self._tell(eps, n, state, finite, collectives.topology),
                 lambda: None,
             )
-        kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
         if self.action != "dense":
             return summed, kept, eps, tf.constant(False)
         beyond = tf.logical_and(eps > self.limit, finite)

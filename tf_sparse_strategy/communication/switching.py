@@ -40,10 +40,9 @@ class Switching(Communication):
     def _now(self, state: State) -> tf.Tensor:
         """int64 scalar, the same on all workers: the number of this step's scheme."""
 
+    @abc.abstractmethod
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         """The variables that `_now` reads."""
-        del bucket, topology
-        return {}
 
     def validate(self, topology: Topology) -> None:
         for scheme in self.schemes(topology):
@@ -150,20 +149,12 @@ class Switching(Communication):
         """(sum, new values of the scheme's variables `own` and of `kept`, whether nothing must follow)."""
         share = self.share(collectives.topology)
 
-        def reduce(x):
+        def total(x):
             inner = State(own)
             return tf.ensure_shape(scheme.reduce(x, inner, collectives), bucket.shape), inner.staged
 
-        def sum_all():
-            total, staged = reduce(residual.flush(bucket, kept, share))
-            summed, left = residual.hand_out(total, bucket.dtype, share)
-            return summed, staged | {RESIDUAL: left}, residual.fits(total, bucket.dtype)
-
-        def sum_gradients():
-            summed, staged = reduce(bucket)
-            return summed, staged | {RESIDUAL: tf.convert_to_tensor(kept)}, tf.constant(True)
-
-        return tf.cond(leaving, sum_all, sum_gradients)
+        summed, left, done, staged = residual.sum_with(kept, bucket, leaving, share, total)
+        return summed, staged | {RESIDUAL: left}, done
 
 
 def _own(number: int, scheme: Communication, state: State) -> dict[str, tf.Variable]:

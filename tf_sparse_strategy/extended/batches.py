@@ -6,11 +6,14 @@ from tensorflow.python.distribute import values
 from tf_sparse_strategy import input as input_pipeline
 
 
+def is_per_replica(value) -> bool:
+    """Whether each process has a part of its own of `value`; not so of variables."""
+    return isinstance(value, values.DistributedValues) and not isinstance(value, values.DistributedVariable)
+
+
 def component(value):
     """This process's part of a per-replica value; variables are left whole."""
-    if isinstance(value, values.DistributedValues) and not isinstance(value, values.DistributedVariable):
-        return value.values[0]
-    return value
+    return value.values[0] if is_per_replica(value) else value
 
 
 def opened(args):

@@ -6,7 +6,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding.lookup import if_counted
-from tf_sparse_strategy.extended.batches import component, opened
+from tf_sparse_strategy.extended.batches import component, is_per_replica, opened
 from tf_sparse_strategy.gradients import coalesced
 
 ReduceOp = reduce_util.ReduceOp
@@ -109,7 +109,7 @@ class Reductions:
         return [self._reduce_to(reduce_op, value, to, options) for value, to in pairs]
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
-        reduce_op = _reduce_op(reduce_op)
+        reduce_op = reduce_op_of(reduce_op)
         return tf.nest.map_structure(
             lambda x: self._all_reduce(reduce_op, x), value, expand_composites=False
         )
@@ -125,7 +125,7 @@ class Reductions:
 
     def reduce_along(self, reduce_op, value, axis):
         """`Strategy.reduce` with an axis: sums, and counts for MEAN, before it reduces."""
-        reduce_op = _reduce_op(reduce_op)
+        reduce_op = reduce_op_of(reduce_op)
 
         def reduce(x):
             x = tf.convert_to_tensor(component(x))
@@ -141,7 +141,8 @@ class Reductions:
 
     def gather_predictions(self, outputs, args):
         """All workers' rows of `predict`'s outputs, in rank order, without rows of no account."""
-        if self._size == 1:
+        # Of `predict_on_batch`, every worker has been given the whole batch.
+        if self._size == 1 or not any(is_per_replica(x) for x in tf.nest.flatten(args)):
             return outputs
         self._refuse_xla()
         _, batch, _ = opened(args)
@@ -158,7 +159,8 @@ class Reductions:
         return self.collectives.broadcast(tensor)
 
 
-def _reduce_op(op: str | ReduceOp) -> ReduceOp:
+def reduce_op_of(op: str | ReduceOp) -> ReduceOp:
+    """TensorFlow's constant for the name of a reduction."""
     return ReduceOp(op.upper()) if isinstance(op, str) else op
 
 

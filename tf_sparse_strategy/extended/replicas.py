@@ -16,7 +16,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.extended.batches import component, opened
 from tf_sparse_strategy.extended.datasets import Datasets, sharding
-from tf_sparse_strategy.extended.reductions import Reductions
+from tf_sparse_strategy.extended.reductions import Reductions, reduce_op_of
 from tf_sparse_strategy.extended.variables import CHUNKED_CLASSES, VARIABLE_CLASSES, Variables
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.metrics import StepCounter
@@ -35,8 +35,7 @@ class ReplicaContext(distribute_lib.ReplicaContext):
     def all_reduce(self, reduce_op, value, options=None):
         extended, all_reduce = self._strategy.extended, super().all_reduce
         weight = extended.loss_weight()
-        if isinstance(reduce_op, str):
-            reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
+        reduce_op = reduce_op_of(reduce_op)
 
         def reduce(x):
             if isinstance(x, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
@@ -199,6 +198,11 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         """This worker's share of the rows of the last step, tagged or not."""
         rows, total = self._counted.numpy().tolist()
         return rows / total
+
+    def in_replica(self, fn):
+        """What `fn` returns in this worker's replica, outside of any step."""
+        with ReplicaContext(self._container_strategy(), replica_id_in_sync_group=self._rank):
+            return fn()
 
     def local_value(self, value):
         """This process's part of a structure of per-replica values, a tagged batch opened."""

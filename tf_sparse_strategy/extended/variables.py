@@ -75,7 +75,7 @@ class Variables:
         """Whether `alone()` lasts in this thread."""
         return getattr(self._local, "alone", False)
 
-    def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
+    def _initial_value_of_all(self, **kwargs):
         initial_value = kwargs["initial_value"]
         if self._size == 1 or self.is_alone:
             return initial_value
@@ -101,12 +101,9 @@ class Variables:
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
 
         def create(**kwargs):
-            device = self._devices[0]
             if partition is None:
-                kwargs["initial_value"] = self._get_variable_creator_initial_value(
-                    replica_id=0, device=device, primary_var=None, **kwargs
-                )
-            with ops.device(device), record.stop_recording():
+                kwargs["initial_value"] = self._initial_value_of_all(**kwargs)
+            with ops.device(self._devices[0]), record.stop_recording():
                 return [next_creator(**kwargs)]
 
         variable = distribute_utils.create_mirrored_variable(
@@ -121,3 +118,11 @@ class Variables:
         if partition is not None:
             self.slices.add(variable, partition)
         return variable
+
+    def _update(self, var, fn, args, kwargs, group):
+        # `fn` is given TensorFlow's variables, past their guards.
+        for written, held in [(True, var), *((False, x) for x in tf.nest.flatten((args, kwargs)))]:
+            owner = held.owner if getattr(type(held), "may_be_behind", False) else None
+            if owner is not None:
+                (owner.check_write if written else owner.check_read)(held.name)
+        return super()._update(var, fn, args, kwargs, group)

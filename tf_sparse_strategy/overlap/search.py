@@ -21,18 +21,17 @@ def require_library() -> None:
         )
 
 
-def candidates(plan_of: Callable[[int], Hashable], start: int = START) -> list[int]:
-    """Sizes of 1 to 100 MB, one for each plan that they make; `start` stands for its own.
+def candidates(plan_of: Callable[[int], Hashable]) -> list[int]:
+    """Sizes of 1 to 100 MB, one for each plan that they make; `START` stands for its own.
 
     Args:
       plan_of: the buckets that a size in bytes makes.
-      start: the size tried first, bytes.
 
     Example:
-      >>> candidates(lambda size: min(size // 40_000_000, 1), start=50_000_000)
-      [1000000, 50000000]
+      >>> candidates(lambda size: min(size // 10_000_000, 1))
+      [1000000, 26214400]
     """
-    sizes = {plan_of(start): start}
+    sizes = {plan_of(START): START}
     for size in np.geomspace(SMALLEST, LARGEST, _GRID).astype(int).tolist():
         sizes.setdefault(plan_of(size), size)
     return sorted(sizes.values())

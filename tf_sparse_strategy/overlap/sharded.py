@@ -17,9 +17,10 @@ class ShardedUpdate(Divided):
         weights = all_gather(chunks)
 
     The all-gather is at the end of the same step, so that weights are always what they are without it:
-    callbacks, custom loops, constraints, moving averages and files need nothing special. Files hold whole
-    slots, which any number of workers, and plain Keras, load; while one is written the first worker asks
-    the others for their parts. Outside of files a slot, e.g. in `optimizer.variables`, is a worker's part.
+    callbacks, constraints, moving averages and files need nothing special; a custom loop builds the optimizer
+    before its first step, `optimizer.build(model.trainable_variables)`. Files hold whole slots, which any
+    number of workers, and plain Keras, load; while one is written the first worker asks the others for their
+    parts. Outside of files a slot, e.g. in `optimizer.variables`, is a worker's part.
 
     Bytes sent per step: those of the all-reduce that it replaces, 2N(P-1)/P per worker. Elements updated and
     state per worker: 1/P. Memory: 1/P of the weights more, and 1/P instead of all of the slots.

@@ -7,6 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+APPLIED_TWICE = (
+    "overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are gathered when a "
+    "run begins. Put the loop around strategy.run."
+)
+
 
 class Step(threading.local):
     """Knows whether a step is under way, what it began with, and what it has updated."""
@@ -45,10 +50,7 @@ class Step(threading.local):
                 "strategy.run, and apply gradients within strategy.run only."
             )
         if self.has_updated(update) or self._in_loop():
-            raise RuntimeError(
-                "overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are "
-                "gathered when a run begins. Put the loop around strategy.run."
-            )
+            raise RuntimeError(APPLIED_TWICE)
 
     def _in_loop(self) -> bool:
         graph = tf.compat.v1.get_default_graph()

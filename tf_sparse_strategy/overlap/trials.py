@@ -1,10 +1,8 @@
 """What has been tried of the sizes of buckets, what that has cost, and what is worth a trial next. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from tf_sparse_strategy.overlap import search
 
 
 class Trials:
@@ -81,10 +79,6 @@ class Trials:
     def note_training(self, seconds: float) -> None:
         """Adds time that passed between trials."""
         self._trained += seconds
-
-    def next(self, sizes: Sequence[int]) -> int | None:
-        """Which of `sizes` to try next; None for none."""
-        return search.suggest(sizes, self.seconds)
 
     def calls_until_next(self) -> int:
         """Steps, of the best size, after which a trial as dear as the dearest so far is within the limit."""

@@ -27,8 +27,10 @@ def end_training(callbacks):
 
 
 def _tuner(callbacks):
-    """(what tunes, the callbacks' model); (None, None) under other strategies."""
+    """(what tunes, the callbacks' model); (None, None) under other strategies and outside of `fit`."""
     model = model_of(callbacks)
+    if getattr(callbacks, "_history", None) is None:  # of a loop of one's own: what it calls is not known
+        return None, None
     extended = extended_of(getattr(model, "distribute_strategy", None))
     divides = extended is not None and extended.chunked is not None
     return (extended.chunked.tuner_of(model), model) if divides else (None, None)

@@ -100,6 +100,7 @@ class Tuner:
             return
         self._drop_trial()
         if self.trials.seconds:
+            self._decide()  # or calls too few for a trial would begin it again and again
             self._turn_to(self.trials.best, model)
             if self._leads:
                 kept.write(self._facts, self.trials, done=False)
@@ -121,7 +122,7 @@ class Tuner:
         """Rank 0 says which size is tried next, 0 for none, and after how many calls. Collective."""
         size, wait = 0, 0
         if self._leads:
-            size = self.trials.next(search.candidates(self._update.plan_of, search.START)) or 0
+            size = search.suggest(search.candidates(self._update.plan_of), self.trials.seconds) or 0
             wait = self.trials.calls_until_next()
         decided = self._collectives.broadcast(tf.constant([size, wait], tf.int64), purpose="tuning")
         self._next, self._wait = decided.numpy().tolist()

@@ -12,7 +12,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.overlap import chunks, clipping
 from tf_sparse_strategy.overlap.plan import plan
-from tf_sparse_strategy.overlap.step import Step
+from tf_sparse_strategy.overlap.step import APPLIED_TWICE, Step
 
 # What counts is in the variables; in the chunks, and the weights have been gathered from them; in the chunks,
 # and the variables are behind; another optimizer has taken over.
@@ -120,11 +120,7 @@ class ChunkedUpdate:
           What all gradients were multiplied by, so that the norm of all of them is clipped, or None.
         """
         state = self._state.read_value()
-        once = tf.debugging.assert_none_equal(
-            state, _AHEAD,
-            message="overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are "
-            "gathered when a run begins. Put the loop around strategy.run.",
-        )  # fmt: skip
+        once = tf.debugging.assert_none_equal(state, _AHEAD, message=APPLIED_TWICE)
         still_open = tf.debugging.assert_less(
             state, _CLOSED,
             message="overlap: another optimizer was built on these variables; this one no longer "
@@ -215,8 +211,13 @@ class ChunkedUpdate:
         """
         self.check_write(self._pairs[0][0].name)
         self._state.assign(_CLOSED)
+        self.release()
+
+    def release(self) -> None:
+        """Lets the variables forget this update."""
         for whole, _ in self._pairs + (self._slots or []):
-            whole.owner = None
+            if whole.owner is self:
+                whole.owner = None
 
     def _cut(self):
         rank, workers = self._collectives.topology.rank, self._collectives.topology.num_workers
@@ -288,7 +289,9 @@ class ChunkedUpdate:
     def check_read(self, name: str) -> None:
         """Raises RuntimeError where the variable's value is not the newest."""
         if self._step.running:
-            if self._step.has_updated(self):
+            # A function that was traced before has updated without this step's knowing.
+            has_run = tf.executing_eagerly() and int(self._state.numpy()) == _AHEAD
+            if has_run or self._step.has_updated(self):
                 raise RuntimeError(
                     f"the variable {name!r} is read after its update in the same step; with overlap=DeAR the "
                     "new value is on no worker before the next step. Read it before, or leave out overlap."

@@ -114,7 +114,6 @@ class ChunkedUpdates:
         if not divided:
             return
         self._forget()
-        self._take_over(divided)
         inner, shards = self._make_inner(optimizer, variables, divided)
         numbers = [v for v in inner.variables if len(v.shape) == 0 and not is_setting(inner, v)]
         if numbers and not counts_by_itself(optimizer):
@@ -122,6 +121,7 @@ class ChunkedUpdates:
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} keeps a number for all variables, "
                 "which is not in step with chunks. Use SGD, Adam or AdamW, or leave out overlap."
             )
+        self._take_over(divided)
         self._made += 1
         fusion = search.START if self.overlap.is_tuned else self.overlap.fusion
         update = self._kind(
@@ -186,7 +186,10 @@ class ChunkedUpdates:
         It does not matter that garbage is collected at different times: nothing is gathered for them.
         """
         gc.collect()
-        self._updates = [u for u in self._updates if u.optimizer is not None or u.is_ahead]
+        gone = [u for u in self._updates if u.optimizer is None and not u.is_ahead]
+        for update in gone:
+            update.release()
+        self._updates = [u for u in self._updates if u not in gone]
 
     def _take_over(self, variables):
         """From an optimizer that was built on the same variables before."""
@@ -201,7 +204,7 @@ class ChunkedUpdates:
         workers = self._collectives.topology.num_workers
         chosen = {key(v) for v in divided}
         strategy = optimizer._distribution_strategy
-        config = {**optimizer.get_config(), "learning_rate": 0.0, "use_ema": False}  # told the rate
+        config = _config(optimizer)
         self._local.making = True
         try:
             with strategy.scope(), strategy.extended.alone():
@@ -293,6 +296,17 @@ class ChunkedUpdates:
         for update in self._updates:
             update.synchronize()
         self._last.assign(0)
+
+
+def _config(optimizer):
+    """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
+    held = vars(optimizer)
+    rate, held["_learning_rate"] = held["_learning_rate"], 0.0  # a schedule may have no config
+    try:
+        config = optimizer.get_config()
+    finally:
+        held["_learning_rate"] = rate
+    return {**config, "learning_rate": 0.0} | ({"use_ema": False} if "use_ema" in config else {})
 
 
 def _updates_itself(optimizer):

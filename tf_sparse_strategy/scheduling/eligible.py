@@ -81,8 +81,8 @@ def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
         ids, reason = ids_of(call.operation, layer)
         if reason is not None:
             return None, reason
-        [inputs] = call.arguments.args
-        ids = keras.Model(_graph(call.operation).input, ids)(inputs)
+        [given] = call.arguments.args or [call.arguments.kwargs["inputs"]]
+        ids = keras.Model(_graph(call.operation).input, ids)(given)
     elif len(call.input_tensors) > 1:
         return None, "its rows are weighted"
     else:

@@ -1,0 +1,125 @@
+"""Which list of gradients what is remembered belongs to, and how it is forgotten."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, step
+from tf_sparse_strategy.communication import (
+    Auto,
+    Dense,
+    Guarded,
+    LinkModel,
+    OkTopK,
+    Piecewise,
+)
+from tf_sparse_strategy.communication.auto import CHOICE
+from tf_sparse_strategy.communication.switching import own_name
+from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.memory import is_progress
+
+
+@pytest.fixture
+def variables():
+    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+
+
+def progress(reducer):
+    """Of all buckets that change: counts of steps, and the largest level of density."""
+    states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
+    names = {name for state in states for name in filter(is_progress, state)}
+    return {name: max(int(state[name]) for state in states) for name in names}
+
+
+RAISED = Piecewise(
+    [(0, Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")), (9, Dense())], unit="step"
+)
+
+
+@pytest.mark.parametrize("when", ["other buckets", "a layer is frozen", "one that was no longer is"])
+def test_what_is_within_another_scheme_goes_on_too(comm, topology, variables, when):
+    here = apart(topology)
+    old = GradientReducer(RAISED, here, bucket_bytes=100)
+    first = variables[:-1] if when.startswith("one that was") else variables
+    for seed in range(3):
+        step(old, first, topology, seed)
+    before = progress(old)
+    if topology.num_workers > 1:
+        assert before == {"step": 3, "0.step": 3, "0.level": 1}
+    new = old
+    if when != "a layer is frozen":
+        new = GradientReducer(RAISED, here, bucket_bytes=1 << 20)
+        new.memory.deserialize(moved(comm, old.memory.serialize()))
+    step(new, variables if new is not old else variables[:-1], topology, 3)
+    steps = {name: number + 1 for name, number in before.items() if own_name(name) == "step"}
+    states = [state for bucket, state in list(new.memory.buckets) if not bucket.is_exact]
+    after = {name: int(states[-1][name]) for name in filter(is_progress, states[-1])} if states else {}
+    assert after == ({**before, **steps, "0.level": 2} if before else {})
+
+
+def test_lists_of_other_variables_begin_anew(topology, variables):
+    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+    step(reducer, variables, topology, 0)
+    step(reducer, [tf.Variable(v) for v in variables], topology, 1)
+    assert progress(reducer).get("step", 1) == 1
+
+
+def test_lists_that_others_have_replaced_are_not_trained(topology, variables):
+    """Frozen, thawed and frozen again, as a new function is traced for each."""
+    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+    if topology.num_workers == 1:
+        return  # which has no buckets
+    for seed, trained in enumerate((variables[:-1], variables, variables[:-1])):
+        step(reducer, trained, topology, seed)
+        tensors = [tensor for bucket, _ in reducer.memory.trained_buckets for tensor in bucket.tensors]
+        assert sorted(t.shape for t in tensors) == sorted(tuple(v.shape) for v in trained)
+    assert len(reducer.memory.buckets) > len(reducer.memory.trained_buckets)
+    two = [[tf.Variable(v) for v in variables] for _ in range(2)]  # of two models
+    for each in two:
+        step(reducer, each, topology, 3)
+    count = sum(len(bucket.tensors) for bucket, _ in reducer.memory.trained_buckets)
+    assert count == len(variables) - 1 + 2 * len(variables)
+
+
+SLOW_BETWEEN_NODES = LinkModel(0.0, 1e-10, 0.0, 1e-4)
+ALL = [OkTopK(0.1), RAISED, Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]
+ALL += [Auto(0.1, links=SLOW_BETWEEN_NODES), Dense()]
+
+
+@pytest.mark.parametrize("scheme", ALL, ids=repr)
+def test_what_is_cleared_is_as_new(comm, topology, variables, scheme):
+    """As before another training of the same model, by the functions that are traced already."""
+    here = apart(topology)
+    scheme = scheme.prepare(here)
+    reducer = GradientReducer(scheme, here, bucket_bytes=100)
+    first = [step(reducer, variables, topology, seed) for seed in range(4)]
+    changed = [r.any() for r in kept(reducer)]
+    reducer.memory.clear()
+    again = [step(reducer, variables, topology, seed) for seed in range(4)]
+    np.testing.assert_array_equal(again, first)
+    assert any(changed) == (topology.num_workers > 1 and not isinstance(scheme, Dense))
+    reducer.memory.deserialize(moved(comm, reducer.memory.serialize()))
+    reducer.memory.clear()
+    np.testing.assert_array_equal([step(reducer, variables, topology, seed) for seed in range(4)], first)
+
+
+def test_without_clearing_another_training_differs(partners, topology, variables):
+    """Negative control of the test above."""
+    reducer = GradientReducer(OkTopK(0.1), apart(topology), bucket_bytes=100)
+    first, again = ([step(reducer, variables, topology, seed) for seed in range(4)] for _ in range(2))
+    assert (np.array(first) != np.array(again)).any()
+
+
+def test_the_choice_of_this_run_s_links_counts(comm, topology, variables):
+    """Not that of the run that was saved, on other links: what was chosen has been logged."""
+    here = apart(topology)
+    slow = Auto(0.1, links=SLOW_BETWEEN_NODES).prepare(here)
+    fast = Auto(0.1, links=LinkModel(0.0, 0.0, 0.0, 0.0, selection=1.0)).prepare(here)
+    old, new = (GradientReducer(scheme, here, bucket_bytes=100) for scheme in (slow, fast))
+    for seed in range(2):
+        step(old, variables, topology, seed)
+    new.memory.deserialize(moved(comm, old.memory.serialize()))
+    step(new, variables, topology, 2)
+    chosen = [[int(s[CHOICE]) for _, s in r.memory.buckets if CHOICE in s] for r in (old, new)]
+    if topology.num_workers > 1:
+        assert set(chosen[1]) == {0} and set(chosen[0]) != {0}

@@ -1,0 +1,81 @@
+"""CommunicationMonitor where one `fit` follows another, or stands within it."""
+
+import keras as keras3
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tests.multiprocess.test_monitor import compiled, dataset
+from tf_sparse_strategy.communication import Dense, HiTopK, OkTopK, Piecewise
+
+
+def test_a_fit_that_raised_leaves_nothing_to_the_next(topology, keras, shared_tmp):
+    def interrupt(batch, logs):
+        raise KeyboardInterrupt
+
+    strategy = tss.SparseStrategy(communication=OkTopK(0.1))
+    model, gradients = compiled(strategy, keras), strategy.extended.gradients
+    sites = strategy.extended.collectives.sites
+    arguments = {"trace": shared_tmp / "{rank}.json", "trace_steps": (0, 9), "scheme_freq": 1}
+    for goes_on in (True, False):  # with the same monitor, or another
+        first = tss.callbacks.CommunicationMonitor(**arguments)
+        ends = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(dataset(), callbacks=[first, ends], verbose=0)
+        assert sites.timed and (gradients.probe is not None) == (topology.num_workers > 1)
+        second = first if goes_on else tss.callbacks.CommunicationMonitor()
+        model.fit(dataset(), callbacks=[second], verbose=0)
+        assert not sites.timed and gradients.probe is None
+        tf.profiler.experimental.start(str(shared_tmp))  # raises where another runs
+        tf.profiler.experimental.stop(save=False)
+
+
+def test_monitors_of_one_fit_leave_each_other_alone(strategy, shared_tmp):
+    tracing = tss.callbacks.CommunicationMonitor(trace=shared_tmp / "{rank}.json", trace_steps=(0, 2))
+    callbacks = [tracing, tss.callbacks.CommunicationMonitor()]
+    logs = compiled(strategy, keras3).fit(dataset(), callbacks=callbacks, verbose=0).history
+    assert "computation_stall" in logs
+
+
+def test_a_fit_that_raised_leaves_nothing_to_another_model(strategy, shared_tmp):
+    def interrupt(batch, logs):
+        raise KeyboardInterrupt
+
+    sites, first = strategy.extended.collectives.sites, compiled(strategy, keras3)
+    tracing = tss.callbacks.CommunicationMonitor(trace=shared_tmp / "{rank}.json", trace_steps=(0, 9))
+    with pytest.raises(KeyboardInterrupt):
+        ends = keras3.callbacks.LambdaCallback(on_train_batch_end=interrupt)
+        first.fit(dataset(), callbacks=[tracing, ends], verbose=0)
+    assert sites.timed
+    compiled(strategy, keras3).fit(dataset(), callbacks=[tss.callbacks.CommunicationMonitor()], verbose=0)
+    assert not sites.timed
+
+
+def test_a_fit_within_a_callback_leaves_the_outer_one_its_monitor(strategy, keras):
+    outer, inner = compiled(strategy, keras), compiled(strategy, keras)
+
+    def within(epoch, logs):
+        found = inner.fit(dataset(), callbacks=[tss.callbacks.CommunicationMonitor()], verbose=0)
+        assert "bytes_per_step" in found.history
+
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=within), tss.callbacks.CommunicationMonitor()]
+    logs = outer.fit(dataset(), epochs=2, callbacks=callbacks, verbose=0).history
+    assert len(logs["bytes_per_step"]) == 2
+
+
+def test_what_is_trained_counts_after_a_layer_is_thawed(topology, caplog):
+    """Not what was trained before it, for whose last sum there is no other."""
+    strategy = tss.SparseStrategy(communication=Piecewise([(0, HiTopK(0.1)), (1, Dense())]))
+    with strategy.scope():
+        body = keras3.layers.Dense(4, trainable=False)
+        model = keras3.Sequential([keras3.Input([5]), body, keras3.layers.Dense(4)])
+    found = []
+    for epoch in range(2):
+        with strategy.scope():
+            model.compile(keras3.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
+        monitor = tss.callbacks.CommunicationMonitor()
+        options = {"initial_epoch": epoch, "epochs": epoch + 1, "callbacks": [monitor], "verbose": 0}
+        found.append(model.fit(dataset(), **options).history)
+        body.trainable = True
+    if topology.num_nodes > 1:
+        assert found[0]["sparse_part"][0] > 0 == found[1]["sparse_part"][0]

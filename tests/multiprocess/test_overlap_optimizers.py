@@ -1,0 +1,117 @@
+"""Which optimizers DeAR divides, how they are made, and what is refused."""
+
+import gc
+import weakref
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tests.multiprocess import oracle
+from tests.multiprocess.overlap_runs import adam, built, compare, custom_step, pair
+
+
+@pytest.fixture(scope="module")
+def strategies(comm):
+    """(without overlap, with)."""
+    return pair()
+
+
+class Counting(keras.optimizers.SGD):
+    """Keeps a number that is nobody's slot."""
+
+    def build(self, variables):
+        super().build(variables)
+        self._number = keras.Variable(0.0)
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda: keras.optimizers.Adafactor(0.1), "means over rows"),
+        (lambda: keras.optimizers.Lamb(0.1), "whole variable"),
+        (lambda: Counting(0.1), "a number for all variables"),
+        (lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema"),
+    ],
+    ids=["adafactor", "lamb", "counting", "ema"],
+)
+def test_refused_optimizers(partners, strategies, make, reason):
+    with pytest.raises(ValueError, match=reason):
+        built(strategies[1], make)
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["DeAR", "ShardedUpdate"])
+def test_an_optimizer_from_outside_the_scope_is_refused(partners, kind):
+    """It would train without overlap; or, with slots, fail in TensorFlow's words."""
+    overlap = [tss.overlap.DeAR(), tss.overlap.ShardedUpdate()][kind]
+    strategy, optimizer = tss.SparseStrategy(overlap=overlap), keras.optimizers.SGD(0.1)
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        model.compile(optimizer, "mse")
+    with pytest.raises(ValueError, match="SGD was made outside strategy.scope"):
+        model.fit(oracle.dataset(4, 2), verbose=0)
+
+
+class Fading(keras.optimizers.schedules.LearningRateSchedule):
+    """As Keras's documents show one, without get_config."""
+
+    def __call__(self, step):
+        return 0.1 / (1 + keras.ops.cast(step, "float32"))
+
+
+class Plain(keras.optimizers.SGD):
+    """Of one's own, which knows its rate alone."""
+
+    elementwise = True
+
+    def __init__(self, learning_rate, name="plain"):
+        super().__init__(learning_rate, name=name)
+
+    def get_config(self):
+        return {"learning_rate": self._learning_rate, "name": self.name}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.Adam(Fading()),
+        lambda: keras.optimizers.Adam(lambda: 0.01),
+        lambda: Plain(0.1),
+    ],
+    ids=["schedule", "function", "own"],
+)
+def test_rates_and_optimizers_without_a_configuration(comm, strategies, make):
+    compare(comm, strategies, make)
+
+
+def test_a_failed_build_leaves_the_optimizer_before_it(strategies, partners):
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    with strategy.scope(), pytest.raises(ValueError, match="a number for all variables"):
+        Counting(0.1).build(model.trainable_variables)
+    assert strategy.extended.chunked.of(optimizer) is not None
+    custom_step(strategy, model, optimizer)(tf.ones([2, oracle.FEATURES]))
+    strategy.synchronize()
+
+
+def test_frozen_variables_forget_an_optimizer_that_is_gone(strategies, partners):
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    frozen = model.layers[-1]
+    gone = weakref.ref(strategy.extended.chunked.of(optimizer))
+    frozen.trainable = False
+    del optimizer
+    with strategy.scope():
+        adam().build(model.trainable_variables)
+    gc.collect()
+    assert gone() is None and all(w.value.owner is None for w in frozen.weights)
+
+
+def test_refused_constraint(partners, strategies):
+    with strategies[1].scope():
+        layer, optimizer = keras.layers.Dense(2, kernel_constraint="non_neg"), adam()
+        layer.build((None, 3))
+        for _ in range(2):  # it must not be built by the first, and go on without overlap
+            with pytest.raises(ValueError, match="constraint"):
+                optimizer.build(layer.trainable_variables)
