@@ -7,11 +7,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 
 def extended_of(strategy: Any) -> Any:
     """`strategy.extended` if it is a `SparseStrategy`'s, else None; None for None."""
     extended = getattr(strategy, "extended", None)
     return extended if hasattr(extended, "reduce_gradients") else None
+
+
+def in_replica_of_ours() -> Any:
+    """The current strategy's extended object if it is ours and a replica function runs, else None."""
+    extended = extended_of(tf.distribute.get_strategy())
+    return extended if tf.distribute.get_replica_context() else None
 
 
 def model_of(callbacks: Any) -> Any:

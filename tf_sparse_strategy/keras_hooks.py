@@ -1,6 +1,7 @@
 """What Keras must do differently under this strategy when it trains.
 
-(keras_saving.py: when it saves. keras_epochs.py: how long epochs are, and their logs.)
+(keras_saving.py, keras_backups.py: when it saves. keras_epochs.py: how long epochs are, and
+their logs. keras_losses.py: what losses and means weigh.)
 
 Each hook wraps one function of Keras 3 or tf_keras and acts only while a `SparseStrategy` is the
 current strategy; under any other it calls the original.
@@ -18,8 +19,6 @@ current strategy; under any other it calls the original.
 | LossScaleOptimizer.apply                    | looks at rows of no account          | count first           |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
 | tf_keras: legacy optimizers                 | clip by the norm of some columns     | refuse                |
-| (un)scale_loss_for_distribution             | a short batch weighs like a full one | weigh by true rows    |
-| Mean.update_state(a batch's mean)           | workers' means count alike           | weigh by true rows    |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 | TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
@@ -34,20 +33,14 @@ import warnings
 
 import tensorflow as tf
 
-from tf_sparse_strategy import keras_epochs, keras_saving
+from tf_sparse_strategy import keras_backups, keras_epochs, keras_losses, keras_saving
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
 from tf_sparse_strategy.gradients import of_present, values_of
-from tf_sparse_strategy.hooking import extended_of, model_of, wrap
+from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, model_of, wrap
 from tf_sparse_strategy.overlap import tuned_fit
 
 # .sums: whether what this thread clips now is summed; .done: whether what it applies is, and is clipped
 _clipping = threading.local()
-
-
-def _in_replica_of_ours():
-    """The current strategy's extended object if it is ours and a replica function runs, else None."""
-    extended = extended_of(tf.distribute.get_strategy())
-    return extended if tf.distribute.get_replica_context() else None
 
 
 def install() -> None:
@@ -61,8 +54,12 @@ def install() -> None:
         _install_tf_keras,
         keras_epochs.install_keras3,
         keras_epochs.install_tf_keras,
+        keras_losses.install_keras3,
+        keras_losses.install_tf_keras,
         keras_saving.install_keras3,
         keras_saving.install_tf_keras,
+        keras_backups.install_keras3,
+        keras_backups.install_tf_keras,
     )
     for installer in installers:
         try:
@@ -91,8 +88,6 @@ def warn_of_models_outside_the_scope() -> None:
 def _install_keras3() -> None:
     from keras.src.backend.tensorflow import optimizer as tf_optimizer
     from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
-    from keras.src.losses import loss
-    from keras.src.metrics import reduction_metrics
     from keras.src.models import functional
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
@@ -105,10 +100,6 @@ def _install_keras3() -> None:
     wrap(base_optimizer.BaseOptimizer, "_backend_apply_gradients", _count_each_batch)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "apply", _count_before_scaling)
-    wrap(loss, "reduce_values", _reduce_loss)
-    wrap(loss, "scale_loss_for_distribution", _scale_loss)
-    wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
-    wrap(reduction_metrics.Mean, "update_state", _record_mean)
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
@@ -121,24 +112,20 @@ def _install_keras3() -> None:
 
 def _install_tf_keras() -> None:
     from tf_keras.src import callbacks
-    from tf_keras.src.metrics import base_metric
     from tf_keras.src.mixed_precision import loss_scale_optimizer
     from tf_keras.src.optimizers import optimizer
     from tf_keras.src.optimizers.legacy import optimizer_v2
-    from tf_keras.src.utils import losses_utils
 
     wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
     wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.build_for_columns)
     wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)
-    wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
-    wrap(base_metric.Mean, "update_state", _record_mean)
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
 
 
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     if extended is None:
         return original(optimizer, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
@@ -162,7 +149,7 @@ def _accumulates(optimizer):
 
 def _count_each_batch(original, optimizer, grads, trainable_variables):
     """Before gradients are added to those of other batches, of which rows may count."""
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     if extended is not None and _accumulates(optimizer):
         pairs = zip(grads, trainable_variables, strict=True)
         grads = [gradient for gradient, _ in extended.counted_gradients(pairs)]
@@ -215,12 +202,12 @@ def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
 
 
 def _chunked_update(optimizer):
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     return None if extended is None or extended.chunked is None else extended.chunked.of(optimizer)
 
 
 def _update_chunks(original, optimizer, grads, variables, learning_rate):
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     if _chunked_update(optimizer) is None:
         if extended is not None and extended.chunked is not None:
             extended.chunked.refuse_others(optimizer, variables)
@@ -271,12 +258,12 @@ def _clip_sums(optimizer, gradients, variables):
 
 
 def _clip_later(original, optimizer, grads):
-    now = _in_replica_of_ours() is None or getattr(_clipping, "sums", False)
+    now = in_replica_of_ours() is None or getattr(_clipping, "sums", False)
     return original(optimizer, grads) if now else grads
 
 
 def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     if extended is not None:
         variables = trainable_variables or optimizer.inner_optimizer._trainable_variables
         pairs = of_present(
@@ -288,7 +275,7 @@ def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
 
 
 def _check_finite_everywhere(original, optimizer, grads):
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     if extended is None:
         return original(optimizer, grads)
     # Keras looks at the last one only of rows that have the same id.
@@ -298,47 +285,11 @@ def _check_finite_everywhere(original, optimizer, grads):
 
 def _all_columns_finite(original, grads):
     """tf_keras looks at sums, which are the same on all workers, but for the columns of tables."""
-    extended = _in_replica_of_ours()
+    extended = in_replica_of_ours()
     finite = original(grads)
     if extended is None or not extended.slices.are_divided:
         return finite
     return extended.collectives.all_reduce(finite, op="min", purpose="finite")
-
-
-def _scale_loss(original, value):
-    weight = _loss_weight()
-    return original(value) if weight is None else value * tf.cast(weight, value.dtype)
-
-
-def _unscale_loss(original, value):
-    weight = _loss_weight()
-    if weight is None:
-        return original(value)
-    return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
-
-
-def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch_size"):
-    """Keras scales means for distribution, but not what a loss function has reduced itself."""
-    reduced = original(values, sample_weight, reduction)
-    means = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-    if _in_replica_of_ours() is None or values.shape.rank != 0 or reduction not in means:
-        return reduced
-    from keras.src.losses import loss
-
-    return loss.scale_loss_for_distribution(reduced)
-
-
-def _record_mean(original, metric, values, sample_weight=None):
-    weight = _loss_weight()
-    is_scalar = tf.TensorShape(getattr(values, "shape", ())).rank == 0
-    if weight is not None and sample_weight is None and is_scalar:
-        sample_weight = weight
-    return original(metric, values, sample_weight)
-
-
-def _loss_weight():
-    extended = _in_replica_of_ours()
-    return None if extended is None else extended.loss_weight()
 
 
 def _show_progress_once(original, logger, params):

@@ -7,14 +7,12 @@ tf_keras does, and lets the others write into directories beside the chief's.
 |-------------------------------------------|------------------------------------------------------|
 | save, save_weights, export, of any format | returns                                              |
 | ModelCheckpoint (Keras 3)                 | keeps `best`, or does as the chief where all save    |
-| BackupAndRestore (Keras 3)                | saves and deletes nothing but its share of residuals |
 | CSVLogger                                 | does nothing                                         |
 | TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |
 | temporary directories of tf_keras         | are private, instead of beside the chief's files     |
 
 A worker that left a file to the chief may not load it outside the scope, where nobody waits for it to
-be written. On all workers: loads are collective, and tf_keras's BackupAndRestore leaves a model that can be
-fitted again without it.
+be written. Loads are collective. (keras_backups.py: BackupAndRestore.)
 """
 
 import contextlib
@@ -23,14 +21,14 @@ import hashlib
 import os
 import shutil
 import tempfile
+from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import extended_of, optimizers_of, wrap
+from tf_sparse_strategy.hooking import wrap
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 
@@ -65,9 +63,6 @@ def install_keras3() -> None:
 
     wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
     wrap(callbacks.ModelCheckpoint, "_should_save_model", _decide_by_chief)
-    wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
-    wrap(callbacks.BackupAndRestore, "_save_model", _back_up)
-    wrap(callbacks.BackupAndRestore, "on_train_end", _chief_only)
     _wrap_csv_logger(callbacks.CSVLogger)
     wrap(callbacks.TensorBoard, "set_model", _log_privately)
     wrap(callbacks.TensorBoard, "on_train_end", _delete_private_log)
@@ -77,7 +72,7 @@ def install_tf_keras() -> None:
     """Installs the hooks on tf_keras. Idempotent."""
     import tf_keras
     from tf_keras.src import backend, callbacks
-    from tf_keras.src.distribute import distributed_file_utils, worker_training_state
+    from tf_keras.src.distribute import distributed_file_utils
     from tf_keras.src.engine.base_layer import Layer
     from tf_keras.src.engine.training import Model
     from tf_keras.src.optimizers.optimizer import _BaseOptimizer
@@ -101,8 +96,6 @@ def install_tf_keras() -> None:
     wrap(_BaseOptimizer, "save_own_variables", tables.save_own_variables)
     wrap(_BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
-    wrap(callbacks.BackupAndRestore, "on_train_end", _forget_training_state)
-    wrap(worker_training_state.WorkerTrainingState, "__init__", _back_up_residual)
     _wrap_csv_logger(callbacks.CSVLogger)
     wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
 
@@ -115,17 +108,18 @@ def _wrap_loads(saving_api, public_modules) -> None:
 
 def _wrap_csv_logger(csv_logger) -> None:
     for method in ("on_train_begin", "on_epoch_end", "on_train_end"):
-        wrap(csv_logger, method, _chief_only)
+        wrap(csv_logger, method, chief_only)
 
 
-def _extended_of(model):
+def extended_of_model(model: Any) -> Any:
+    """Of the strategy, if it is ours with several workers, of a model or the current one; else None."""
     current = tf.distribute.get_strategy()
     return saving.ours(getattr(model, "distribute_strategy", current))
 
 
-def _is_follower(model) -> bool:
+def is_follower(model: Any) -> bool:
     """Whether the model is spread over workers, of which this one is not the chief."""
-    extended = _extended_of(model)
+    extended = extended_of_model(model)
     return extended is not None and not saving.is_chief(extended)
 
 
@@ -133,10 +127,10 @@ def _is_follower(model) -> bool:
 
 
 def _save_by_chief(original, model, filepath, *args, **kwargs):
-    extended = _extended_of(model)
+    extended = extended_of_model(model)
     if extended is None or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, *args, **kwargs)
-    _require_newest_weights(model)
+    require_newest_weights(model)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)
         tables.send_tables(model)
@@ -148,7 +142,7 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
         return original(model, target, *args, **kwargs)
 
 
-def _require_newest_weights(model) -> None:
+def require_newest_weights(model: Any) -> None:
     """On all workers that save: the first alone would fail, and the others wait for it in their next step."""
     for variable in getattr(model, "weights", ()):
         variable = slices.tensorflows(variable)
@@ -177,7 +171,7 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     if tables.of_model(model) is None:
         return _save_by_chief(original, model, filepath, *args, **kwargs)
     tables.require_copy_outside(model)
-    extended = _extended_of(model)
+    extended = extended_of_model(model)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)
         tables.send_tables(model)
@@ -201,7 +195,7 @@ def _leave_to_the_chief(path) -> None:
 
 def _load_weights(original, model, filepath, *args, **kwargs):
     return _load(
-        _extended_of(model), filepath, lambda path: original(model, path, *args, **kwargs)
+        extended_of_model(model), filepath, lambda path: original(model, path, *args, **kwargs)
     )
 
 
@@ -229,17 +223,18 @@ def _load(extended, path, load):
 # ---- callbacks -----------------------------------------------------------------------------------
 
 
-def _chief_only(original, callback, *args, **kwargs):
-    return None if _is_follower(callback.model) else original(callback, *args, **kwargs)
+def chief_only(original, callback, *args, **kwargs):
+    """A hook on a callback's method: nothing on the other workers."""
+    return None if is_follower(callback.model) else original(callback, *args, **kwargs)
 
 
 def _keep_best(original, callback, epoch, batch, logs):
-    if not _is_follower(callback.model):
+    if not is_follower(callback.model):
         return original(callback, epoch, batch, logs)
     path = callback._get_file_path(epoch, batch, logs)
     due = callback._should_save_model(epoch, batch, logs, path)
     if due:
-        _require_newest_weights(callback.model)
+        require_newest_weights(callback.model)
         if str(path).endswith((".h5", ".hdf5")) and not callback.save_weights_only:
             _refuse_parts(tables.of_training(callback.model))  # as the chief will, whom it would wait for
         _leave_to_the_chief(path)
@@ -253,70 +248,6 @@ def _decide_by_chief(original, callback, *args):
     if table is None:
         return due
     return bool(table.slices.collectives.broadcast(tf.constant(int(due)), purpose="checkpoint"))
-
-
-# What has not been sent belongs to the weights of one step. A kill may come between their files, so that each
-# file is named by its step, it is written before the weights, and older ones are removed after them. One
-# worker has nothing to send, but may find what several have left.
-
-
-def _back_up(original, callback):
-    _require_newest_weights(callback.model)
-    extended = extended_of(callback.model.distribute_strategy)
-    if extended is not None and extended.gradients.memory.has_content:
-        extended.gradients.memory.save(_residual_path(callback))
-    if _is_follower(callback.model):
-        tables.send_tables(callback.model)
-        return
-    original(callback)
-    if extended is not None:
-        written = _residual_path(callback)
-        before = getattr(callback, "_residual_before", written) if callback.double_checkpoint else written
-        for path in tf.io.gfile.glob(_residual_path(callback, "*")):
-            if path not in (written, before):
-                tf.io.gfile.remove(path)
-        callback._residual_before = written
-
-
-def _begin_from_backup(original, callback, logs=None):
-    extended = extended_of(callback.model.distribute_strategy)
-    if extended is None:
-        original(callback, logs)
-        return
-    # Each file by itself: disks that are not shared may have been given some of them.
-    saving.require_same(extended, callback._training_metadata_path)
-    saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
-    path = callback._residual_before = _residual_path(callback)
-    saving.load_together(extended, path, extended.gradients.memory.load)
-    others = tf.io.gfile.glob(_residual_path(callback, "*"))
-    if others and path not in others:
-        logging.warning(
-            "%s is not there: what had not been sent when these weights were saved is lost; %s are of "
-            "other weights.",
-            path,
-            others,
-        )
-
-
-def _residual_path(callback, step: str | None = None) -> str:
-    """Of the file beside the weights of this step of the optimizers, now unless given."""
-    if step is None:  # of all optimizers: a `train_step` of one's own may leave the compiled one alone
-        counts = [int(optimizer.iterations.numpy()) for optimizer in optimizers_of(callback.model)]
-        step = str(sum(counts))
-    return os.path.join(callback.backup_dir, f"residual-{step}.npz")
-
-
-def _back_up_residual(original, training_state, model, *args, **kwargs):
-    original(training_state, model, *args, **kwargs)
-    extended = extended_of(model.distribute_strategy)
-    if extended is not None:
-        training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
-
-
-def _forget_training_state(original, callback, logs=None):
-    original(callback, logs)
-    if _extended_of(callback.model) is not None:
-        callback.model._training_state = None  # it deleted what the next fit looks for
 
 
 @functools.cache
@@ -337,7 +268,7 @@ def _private_temp_dir(original, dirpath, strategy):
 
 
 def _log_privately(original, callback, model):
-    if not _is_follower(model):
+    if not is_follower(model):
         return original(callback, model)
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, callback, "log_dir", callback.log_dir)
@@ -347,5 +278,5 @@ def _log_privately(original, callback, model):
 
 def _delete_private_log(original, callback, logs=None):
     original(callback, logs)
-    if _is_follower(callback.model):
+    if is_follower(callback.model):
         shutil.rmtree(_private(callback.log_dir), ignore_errors=True)

@@ -18,15 +18,13 @@ from tf_sparse_strategy import resharding
 from tf_sparse_strategy.agreement import pieces
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.guarded import BEYOND, LEVEL
-from tf_sparse_strategy.communication.switching import CHANGES, NO_PHASE, PHASE, own_name
+from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE, own_name
+from tf_sparse_strategy.remembered import count_on, counts_of, is_of_this_run, is_progress, is_saved
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
-_STEP = "step"
 
 
 class Memory(tf.train.experimental.PythonState):
@@ -88,8 +86,8 @@ class Memory(tf.train.experimental.PythonState):
             (name, int(held)) for _, state in before for name, held in state.items() if is_progress(name)
         ]
         for record in self._unclaimed():
-            counts += _counts(record, is_alike=record["scheme"] == repr(self._communication))
-        _count_on(counts, self._lists[plan])
+            counts += counts_of(record, is_alike=record["scheme"] == repr(self._communication))
+        count_on(counts, self._lists[plan])
         others = {
             tensor.key
             for bucket, state in before
@@ -173,7 +171,7 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, held in sorted(state.items()):
-                    if _is_saved(name, state):
+                    if is_saved(name, state):
                         saved = RESIDUAL if name == LEFT else name
                         arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
         for record in self._unclaimed():
@@ -276,7 +274,7 @@ class Memory(tf.train.experimental.PythonState):
             for (bucket, name), rows in zip(names, record["arrays"].values(), strict=True):
                 values[int(bucket)][name].assign(rows[self._collectives.topology.rank])
             return
-        _count_on(_counts(record, is_alike=record["scheme"] == own["scheme"]), values)
+        count_on(counts_of(record, is_alike=record["scheme"] == own["scheme"]), values)
         for name in (RESIDUAL, VELOCITY):
             self._cut_anew(name, plan, own, record, values)
 
@@ -339,35 +337,6 @@ class Memory(tf.train.experimental.PythonState):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
                 self.deserialize(file.read())
-
-
-def is_of_this_run(name) -> bool:
-    """Whether a variable counts for this run's logs or is chosen by its links: neither saved nor restored."""
-    return own_name(name) in (BEYOND, CHANGES, CHOICE)
-
-
-def _is_saved(name, state) -> bool:
-    if name == LEFT:
-        return state[WAITS].numpy() > 0  # else it has been summed
-    return not is_of_this_run(name) and name != WAITS  # which follows from what is left
-
-
-def is_progress(name) -> bool:
-    """Whether a variable says how far training has come, the same on all workers, whatever the buckets."""
-    return own_name(name) in (_STEP, LEVEL)
-
-
-def _counts(record, is_alike) -> list[tuple[str, int]]:
-    """(name, number) of what a checkpoint's record says of progress, by this scheme if it `is_alike`."""
-    named = [(key.split("/")[1], rows) for key, rows in record["arrays"].items()]
-    return [(n, int(rows[0])) for n, rows in named if n == _STEP or (is_alike and is_progress(n))]
-
-
-def _count_on(counts, values) -> None:
-    """Lets `values` go on from the largest of the (name, number) of each name."""
-    for state in values:
-        for name in filter(is_progress, state):
-            state[name].assign(max([0, *(number for known, number in counts if known == name)]))
 
 
 def _layout(sizes, buckets, places) -> resharding.Layout:

@@ -33,14 +33,17 @@ LAYERS = (
         "tf_sparse_strategy.gradients",
         "tf_sparse_strategy.hooking",
         "tf_sparse_strategy.input",
+        "tf_sparse_strategy.keras_backups",
         "tf_sparse_strategy.keras_callers",
         "tf_sparse_strategy.keras_epochs",
         "tf_sparse_strategy.keras_hooks",
+        "tf_sparse_strategy.keras_losses",
         "tf_sparse_strategy.keras_saving",
         "tf_sparse_strategy.link_measurement",
         "tf_sparse_strategy.memory",
         "tf_sparse_strategy.metrics",
         "tf_sparse_strategy.overlap",
+        "tf_sparse_strategy.remembered",
         "tf_sparse_strategy.resharding",
         "tf_sparse_strategy.recorder",
         "tf_sparse_strategy.residual",
@@ -65,7 +68,8 @@ LAYERS = (
     ("benchmarks", "examples"),
 )
 _KERAS_ADAPTERS = tuple(
-    f"tf_sparse_strategy/keras_{name}.py" for name in ("callers", "epochs", "hooks", "saving")
+    f"tf_sparse_strategy/keras_{name}.py"
+    for name in ("backups", "callers", "epochs", "hooks", "losses", "saving")
 )
 # The only modules, or package, that may import each private or exchangeable interface; the longest name
 # counts. Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.

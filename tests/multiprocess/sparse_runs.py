@@ -7,7 +7,7 @@ from tests.multiprocess import oracle
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.memory import is_of_this_run
+from tf_sparse_strategy.remembered import is_of_this_run
 from tf_sparse_strategy.topology import Topology
 
 SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]

@@ -16,7 +16,7 @@ from tf_sparse_strategy.communication import (
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.memory import is_progress
+from tf_sparse_strategy.remembered import is_progress
 
 
 @pytest.fixture

@@ -1,0 +1,95 @@
+"""Keras's BackupAndRestore: residuals beside the weights, and a backup that all workers go on from.
+
+What has not been sent belongs to the weights of one step. A kill may come between their files, so that each
+file is named by its step, it is written before the weights, and older ones are removed after them. One worker
+has nothing to send, but may find what several have left.
+
+In Keras 3 the chief writes, and the others send their shares. tf_keras's backups are checkpoints, of which
+residuals become a part; it leaves a model that can be fitted again without one.
+"""
+
+import os
+
+import tensorflow as tf
+from absl import logging
+
+from tf_sparse_strategy import keras_saving, saving
+from tf_sparse_strategy.embedding import state as tables
+from tf_sparse_strategy.hooking import extended_of, optimizers_of, wrap
+
+
+def install_keras3() -> None:
+    """Installs the hooks on Keras 3. Idempotent."""
+    from keras.src import callbacks
+
+    wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
+    wrap(callbacks.BackupAndRestore, "_save_model", _back_up)
+    wrap(callbacks.BackupAndRestore, "on_train_end", keras_saving.chief_only)
+
+
+def install_tf_keras() -> None:
+    """Installs the hooks on tf_keras. Idempotent."""
+    from tf_keras.src import callbacks
+    from tf_keras.src.distribute import worker_training_state
+
+    wrap(callbacks.BackupAndRestore, "on_train_end", _forget_training_state)
+    wrap(worker_training_state.WorkerTrainingState, "__init__", _back_up_residual)
+
+
+def _back_up(original, callback):
+    keras_saving.require_newest_weights(callback.model)
+    extended = extended_of(callback.model.distribute_strategy)
+    if extended is not None and extended.gradients.memory.has_content:
+        extended.gradients.memory.save(_residual_path(callback))
+    if keras_saving.is_follower(callback.model):
+        tables.send_tables(callback.model)
+        return
+    original(callback)
+    if extended is not None:
+        written = _residual_path(callback)
+        before = getattr(callback, "_residual_before", written) if callback.double_checkpoint else written
+        for path in tf.io.gfile.glob(_residual_path(callback, "*")):
+            if path not in (written, before):
+                tf.io.gfile.remove(path)
+        callback._residual_before = written
+
+
+def _begin_from_backup(original, callback, logs=None):
+    extended = extended_of(callback.model.distribute_strategy)
+    if extended is None:
+        original(callback, logs)
+        return
+    # Each file by itself: disks that are not shared may have been given some of them.
+    saving.require_same(extended, callback._training_metadata_path)
+    saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
+    path = callback._residual_before = _residual_path(callback)
+    saving.load_together(extended, path, extended.gradients.memory.load)
+    others = tf.io.gfile.glob(_residual_path(callback, "*"))
+    if others and path not in others:
+        logging.warning(
+            "%s is not there: what had not been sent when these weights were saved is lost; %s are of "
+            "other weights.",
+            path,
+            others,
+        )
+
+
+def _residual_path(callback, step: str | None = None) -> str:
+    """Of the file beside the weights of this step of the optimizers, now unless given."""
+    if step is None:  # of all optimizers: a `train_step` of one's own may leave the compiled one alone
+        counts = [int(optimizer.iterations.numpy()) for optimizer in optimizers_of(callback.model)]
+        step = str(sum(counts))
+    return os.path.join(callback.backup_dir, f"residual-{step}.npz")
+
+
+def _back_up_residual(original, training_state, model, *args, **kwargs):
+    original(training_state, model, *args, **kwargs)
+    extended = extended_of(model.distribute_strategy)
+    if extended is not None:
+        training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
+
+
+def _forget_training_state(original, callback, logs=None):
+    original(callback, logs)
+    if keras_saving.extended_of_model(callback.model) is not None:
+        callback.model._training_state = None  # it deleted what the next fit looks for

@@ -1,0 +1,68 @@
+"""What a worker's losses and means weigh in those of all.
+
+| Keras function                    | trouble                                   | what we do            |
+|-----------------------------------|-------------------------------------------|-----------------------|
+| (un)scale_loss_for_distribution   | a short batch weighs like a full one      | weigh by true rows    |
+| reduce_values (Keras 3)           | means of a loss's own are not scaled      | scale them            |
+| Mean.update_state(a batch's mean) | workers' means count alike                | weigh by true rows    |
+"""
+
+import tensorflow as tf
+
+from tf_sparse_strategy.hooking import in_replica_of_ours, wrap
+
+
+def install_keras3() -> None:
+    """Installs the hooks on Keras 3. Idempotent."""
+    from keras.src.losses import loss
+    from keras.src.metrics import reduction_metrics
+
+    wrap(loss, "reduce_values", _reduce_loss)
+    wrap(loss, "scale_loss_for_distribution", _scale_loss)
+    wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
+    wrap(reduction_metrics.Mean, "update_state", _record_mean)
+
+
+def install_tf_keras() -> None:
+    """Installs the hooks on tf_keras. Idempotent."""
+    from tf_keras.src.metrics import base_metric
+    from tf_keras.src.utils import losses_utils
+
+    wrap(losses_utils, "scale_loss_for_distribution", _scale_loss)
+    wrap(base_metric.Mean, "update_state", _record_mean)
+
+
+def _scale_loss(original, value):
+    weight = _loss_weight()
+    return original(value) if weight is None else value * tf.cast(weight, value.dtype)
+
+
+def _unscale_loss(original, value):
+    weight = _loss_weight()
+    if weight is None:
+        return original(value)
+    return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch_size"):
+    """Keras scales means for distribution, but not what a loss function has reduced itself."""
+    reduced = original(values, sample_weight, reduction)
+    means = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+    if in_replica_of_ours() is None or values.shape.rank != 0 or reduction not in means:
+        return reduced
+    from keras.src.losses import loss
+
+    return loss.scale_loss_for_distribution(reduced)
+
+
+def _record_mean(original, metric, values, sample_weight=None):
+    weight = _loss_weight()
+    is_scalar = tf.TensorShape(getattr(values, "shape", ())).rank == 0
+    if weight is not None and sample_weight is None and is_scalar:
+        sample_weight = weight
+    return original(metric, values, sample_weight)
+
+
+def _loss_weight():
+    extended = in_replica_of_ours()
+    return None if extended is None else extended.loss_weight()

@@ -1,0 +1,41 @@
+"""What becomes of a scheme's variables when they are saved and restored, told from their names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_sparse_strategy.communication.auto import CHOICE
+from tf_sparse_strategy.communication.guarded import BEYOND, LEVEL
+from tf_sparse_strategy.communication.switching import CHANGES, own_name
+from tf_sparse_strategy.residual import LEFT, WAITS
+
+_STEP = "step"
+
+
+def is_of_this_run(name: str) -> bool:
+    """Whether a variable counts for this run's logs or is chosen by its links: neither saved nor restored."""
+    return own_name(name) in (BEYOND, CHANGES, CHOICE)
+
+
+def is_saved(name: str, state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint holds the variable `name` of a bucket's `state`."""
+    if name == LEFT:
+        return state[WAITS].numpy() > 0  # else it has been summed
+    return not is_of_this_run(name) and name != WAITS  # which follows from what is left
+
+
+def is_progress(name: str) -> bool:
+    """Whether a variable says how far training has come, the same on all workers, whatever the buckets."""
+    return own_name(name) in (_STEP, LEVEL)
+
+
+def counts_of(record: Mapping[str, Any], is_alike: bool) -> list[tuple[str, int]]:
+    """(name, number) of what a checkpoint's record says of progress, by this scheme if it `is_alike`."""
+    named = [(key.split("/")[1], rows) for key, rows in record["arrays"].items()]
+    return [(n, int(rows[0])) for n, rows in named if n == _STEP or (is_alike and is_progress(n))]
+
+
+def count_on(counts: Sequence[tuple[str, int]], values: Sequence[Mapping[str, Any]]) -> None:
+    """Lets `values` go on from the largest of the (name, number) of each name."""
+    for state in values:
+        for name in filter(is_progress, state):
+            state[name].assign(max([0, *(number for known, number in counts if known == name)]))
