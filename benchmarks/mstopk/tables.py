@@ -1,9 +1,11 @@
 """The tables of docs/mstopk.md, from the JSON of a run; nothing there is typed by hand."""
 
+import json
+
 from benchmarks.mstopk import gpu_tables
 from benchmarks.mstopk.cells import column, share, size, verdicts
 from benchmarks.mstopk.names import ADDITION, BURST, CHECKED, EAGERLY
-from benchmarks.report import environment_line, table
+from benchmarks.report import environment_line, results_file, table
 
 Record = dict[str, object]
 
@@ -146,6 +148,12 @@ def goals(experiments: dict[str, list[Record]]) -> str:
     return table(["goal; n >= 2^24 unless stated", "", "worst measured", ""], verdicts(rows))
 
 
+def elsewhere() -> str:
+    """The goals on a machine of another maker, whose memory is faster beside its processor."""
+    results = json.loads(results_file("mstopk").with_name("epyc.json").read_text())
+    return f"Another machine: {environment_line(results)}\n\n{goals(results['experiments'])}"
+
+
 def render(results: dict) -> str:
     """All tables of one run on a CPU, each with its caption, and what is published of a GPU."""
     experiments = results["experiments"]
@@ -153,6 +161,7 @@ def render(results: dict) -> str:
         environment_line(results),
         f"Instructions: {results['instruction set']}. One thread unless stated.",
         goals(experiments),
+        elsewhere(),
         "Processor time, normal float32 data, buffers not in the cache; in brackets, multiples of "
         "`mstopk` in the same column.",
         selection(experiments["selection"], cold=True),
