@@ -152,20 +152,41 @@ def test_models_of_a_class_of_their_own_keep_it_or_are_refused():
                     tss.shard_embeddings(refused, placement="columns")
 
 
-@pytest.mark.parametrize("reader", ["operation", "variable in a Lambda", "layer in a Lambda"])
-def test_tables_that_something_else_reads_stay_whole(reader):
+_table = None  # as a script has it
+
+
+@pytest.mark.parametrize("reader", ["operation", "variable in a Lambda", "layer in a Lambda", "global"])
+def test_tables_that_something_else_reads_are_read_by_both(reader):
+    """What is trained is what the output is computed with."""
+    global _table
     strategy = tss.SparseStrategy()
     with strategy.scope():
         ids, table = keras.Input([3], dtype="int32"), keras.layers.Embedding(50, 6)
-        rows, held = table(ids), table.embeddings
+        _table, rows, held = table, table(ids), table.embeddings
         read = {
             "operation": lambda x: keras.ops.einsum("btd,vd->btv", x, held),
             "variable in a Lambda": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(held)),
             "layer in a Lambda": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(table.embeddings)),
+            "global": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(_table.embeddings)),
         }[reader]
         model = keras.Model(ids, read(rows))
         converted = tss.shard_embeddings(model, placement="columns")
     assert all(type(layer) is not tss.layers.ShardedEmbedding for layer in converted.layers)
+    given = np.array([[1, 2, 3]])
+    before = converted(given).numpy()
+    [weight] = converted.trainable_variables
+    weight.assign(2 * weight)
+    np.testing.assert_allclose(converted(given), 4 * before, rtol=1e-5)
+
+
+def test_sparse_inputs_that_a_copy_would_lose_are_refused():
+    with tss.SparseStrategy().scope():
+        layers = [tss.layers.ShardedEmbedding(9, 2, combiner="mean")]
+        sequence = keras.Sequential([keras.Input([4], dtype="int32", sparse=True), *layers])
+        ids = keras.Input([4], dtype="int32", sparse=True)
+        for refused in (sequence, keras.Model(ids, sequence(ids))):
+            with pytest.raises(ValueError, match=f"{sequence.name!r} has sparse or ragged inputs"):
+                tss.shard_embeddings(refused)
 
 
 class Features(keras.layers.Layer):

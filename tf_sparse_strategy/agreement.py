@@ -199,7 +199,7 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
     states = [_digest(repr(random.getstate()).encode()), _digest(words.tobytes() + repr(position).encode())]
     row = tf.constant([[mine is not None, mine or 0, fresh, *states]], tf.int64)
     rows = collectives.all_gather(row, purpose="seed").numpy().tolist()
-    seeds, shared = [(is_set, seed) for is_set, seed, *_ in rows], rows[0][2]
+    seeds = [(is_set, seed) for is_set, seed, *_ in rows]
     if len(set(seeds)) > 1:
         logging.warning(
             "Workers have different random seeds (rank, set, seed): %s. Shuffled datasets that are "
@@ -207,11 +207,19 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
             [(rank, bool(is_set), seed) for rank, (is_set, seed) in enumerate(seeds)],
         )
         return
+    shared = rows[0][2] if mine is None else mine % 2**32
     if mine is None:
         tf.random.set_seed(shared)
-    for seed, column in ((random.seed, 3), (np.random.seed, 4)):
+    for name, seed, column in (("random", random.seed, 3), ("numpy.random", np.random.seed, 4)):
         if len({row[column] for row in rows}) > 1:
             seed(shared)
+            logging.log(
+                logging.INFO if mine is None else logging.WARNING,
+                "%s was in another state on each worker, and has been seeded by %d on all: shuffles must "
+                "agree. If they are to differ, seed it after the strategy.",
+                name,
+                shared,
+            )
 
 
 def _digest(state: bytes) -> int:

@@ -29,7 +29,9 @@ def model_of(callbacks: Any) -> Any:
 
 def optimizers_of(model: Any) -> list:
     """Those that `model` is compiled with or holds as attributes, as a `train_step` of its own may need."""
-    return list({id(held): held for held in vars(model).values() if hasattr(held, "iterations")}.values())
+    held = {id(value): value for value in vars(model).values()}
+    # The classes are asked: some values make a variable when they are, or read one of all workers.
+    return [value for value in held.values() if hasattr(type(value), "apply_gradients")]
 
 
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:

@@ -62,9 +62,11 @@ def _begin_from_backup(original, callback, logs=None):
     # Each file by itself: disks that are not shared may have been given some of them.
     saving.require_same(extended, callback._training_metadata_path)
     saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
-    path = callback._residual_before = _residual_path(callback)
+    path, others = _residual_path(callback), tf.io.gfile.glob(_residual_path(callback, "*"))
+    if len(others) == 1 and not all(optimizer.built for optimizer in optimizers_of(callback.model)):
+        [path] = others  # Keras does not restore the steps of an optimizer that is built later
+    callback._residual_before = path
     saving.load_together(extended, path, extended.gradients.memory.load)
-    others = tf.io.gfile.glob(_residual_path(callback, "*"))
     if others and path not in others:
         logging.warning(
             "%s is not there: what had not been sent when these weights were saved is lost; %s are of "

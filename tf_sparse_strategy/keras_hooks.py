@@ -182,11 +182,15 @@ def _build_for_parts(original, optimizer, variables):
 def _refuse_parts_outside(optimizer, variables, table):
     """Its slots would not be parts: files would hold one worker's as the whole, nor would it be divided."""
     divided = table is not None and table.partition.workers > 1
-    if divided or any(getattr(type(slices.tensorflows(v)), "may_be_behind", False) for v in variables):
+    if divided or any(slices.of(v) is None and _may_be_behind(v) for v in variables):
         raise ValueError(
             f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables of which "
             "each worker holds or updates a part. Make the optimizer inside `with strategy.scope():`."
         )
+
+
+def _may_be_behind(variable):
+    return getattr(type(slices.tensorflows(variable)), "may_be_behind", False)
 
 
 def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):

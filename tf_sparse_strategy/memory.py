@@ -14,14 +14,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import resharding
+from tf_sparse_strategy import remembered, resharding
 from tf_sparse_strategy.agreement import pieces
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE, own_name
-from tf_sparse_strategy.remembered import count_on, counts_of, is_of_this_run, is_progress, is_saved
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
@@ -31,10 +30,11 @@ class Memory(tf.train.experimental.PythonState):
     """The schemes' state of all lists of gradients of one strategy, in the order of first use.
 
     Saving and restoring are collective: all workers call. Restored with the same workers, buckets and
-    scheme, every bit is as it was. With others, residuals and DGC's velocities are put together and cut
-    anew so that their sum over the workers is kept (resharding.py), steps go on being counted (with the same
-    scheme also those of schemes within it, and `Guarded`'s density), and whatever else a scheme remembers
-    starts afresh. Where sums are exact, the first one takes residuals along.
+    scheme, every bit is as it was, but for the choice of `Auto`, which is by this run's links. With others,
+    residuals and DGC's velocities are put together and cut anew so that their sum over the workers is kept
+    (resharding.py), steps go on being counted (with the same scheme also those of schemes within it, and
+    `Guarded`'s density), and whatever else a scheme remembers starts afresh. Where sums are
+    exact, the first one takes residuals along.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
@@ -82,12 +82,13 @@ class Memory(tf.train.experimental.PythonState):
             if other is not plan and {t.key for t in other.tensors} & {t.key for t in plan.tensors}
             for bucket, state in zip(other.buckets, states, strict=True)
         ]
-        counts = [
-            (name, int(held)) for _, state in before for name, held in state.items() if is_progress(name)
-        ]
+        held = [pair for _, state in before for pair in state.items()]
+        counts = [(name, int(number)) for name, number in held if remembered.is_progress(name)]
         for record in self._unclaimed():
-            counts += counts_of(record, is_alike=record["scheme"] == repr(self._communication))
-        count_on(counts, self._lists[plan])
+            # Of the same layers, some of which have been frozen or thawed since.
+            if remembered.is_part(record["tensors"], self._description(plan)["tensors"]):
+                counts += remembered.counts_of(record, is_alike=record["scheme"] == repr(self._communication))
+        remembered.count_on(counts, self._lists[plan])
         others = {
             tensor.key
             for bucket, state in before
@@ -109,7 +110,7 @@ class Memory(tf.train.experimental.PythonState):
 
     @property
     def trained_buckets(self) -> list[tuple[BucketSpec, State]]:
-        """Without those of lists of which variables have since been put into another, frozen or thawed."""
+        """Without those of lists of which variables are in another that was traced later: frozen, thawed."""
         return self._buckets_of(
             plan for plan in self._lists if all(self._latest[tensor.key] == plan for tensor in plan.tensors)
         )
@@ -159,7 +160,7 @@ class Memory(tf.train.experimental.PythonState):
     def _begin_anew(self, states, values) -> None:
         for variables, initial in zip(states, values, strict=True):
             for name, held in variables.items():
-                if not is_of_this_run(name):
+                if not remembered.is_of_this_run(name):
                     held.assign(initial.get(name, tf.zeros_like(held)))
 
     # ---- saving ----------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class Memory(tf.train.experimental.PythonState):
             records.append(self._description(plan))
             for bucket, state in enumerate(states):
                 for name, held in sorted(state.items()):
-                    if is_saved(name, state):
+                    if remembered.is_saved(name, state):
                         saved = RESIDUAL if name == LEFT else name
                         arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
         for record in self._unclaimed():
@@ -274,7 +275,7 @@ class Memory(tf.train.experimental.PythonState):
             for (bucket, name), rows in zip(names, record["arrays"].values(), strict=True):
                 values[int(bucket)][name].assign(rows[self._collectives.topology.rank])
             return
-        count_on(counts_of(record, is_alike=record["scheme"] == own["scheme"]), values)
+        remembered.count_on(remembered.counts_of(record, is_alike=record["scheme"] == own["scheme"]), values)
         for name in (RESIDUAL, VELOCITY):
             self._cut_anew(name, plan, own, record, values)
 

@@ -1,5 +1,6 @@
-"""What becomes of a scheme's variables when they are saved and restored, told from their names."""
+"""What is saved of a scheme's variables, told by name, and which lists of gradients go on from it."""
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,3 +40,9 @@ def count_on(counts: Sequence[tuple[str, int]], values: Sequence[Mapping[str, An
     for state in values:
         for name in filter(is_progress, state):
             state[name].assign(max([0, *(number for known, number in counts if known == name)]))
+
+
+def is_part(tensors: Sequence, others: Sequence) -> bool:
+    """Whether one of two lists of [shape, dtype] has all that the other has."""
+    one, two = (collections.Counter(map(str, each)) for each in (tensors, others))
+    return one <= two or two <= one

@@ -154,12 +154,12 @@ def sum_with(
     kept: tf.Tensor, bucket: tf.Tensor, leaves: tf.Tensor, share: Share,
     total: Callable[[tf.Tensor], tuple[tf.Tensor, Any]],
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:  # fmt: skip
-    """An exact sum of `bucket` over the workers, with what they keep if that `leaves`.
+    """A sum of `bucket` over the workers, and where `leaves` says so of all that they keep as well.
 
     Args:
       kept: this worker's residual.
       bucket: [N].
-      leaves: scalar bool, the same on all workers.
+      leaves: whether what is kept is added; scalar bool, the same on all workers.
       share: what this worker keeps.
       total: sums a vector over the workers; returns the sum, and whatever else the caller needs.
 

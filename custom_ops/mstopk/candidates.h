@@ -52,7 +52,7 @@ struct Candidates {
 };
 
 // What to admit: every key >= certain; of the keys in [floor, certain), at least the first
-// `tie_quota` of the whole input. Gives up when more than about `limit` elements are admitted.
+// `tie_quota` of the whole input. Gives up when more than about `limit` others are admitted.
 struct AdmissionRule {
   uint32_t floor;
   uint32_t certain;

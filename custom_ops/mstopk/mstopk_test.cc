@@ -4,11 +4,15 @@
 #include "custom_ops/mstopk/mstopk.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
+#include "custom_ops/mstopk/candidates.h"
 #include "custom_ops/mstopk/reference.h"
 #include "custom_ops/mstopk/test_inputs.h"
 #include "custom_ops/mstopk/test_runtime.h"
@@ -105,7 +109,7 @@ TEST(TopKTest, OneReadOnOrdinaryInputs) {
   }
 }
 
-TEST(TopKTest, BlocksUnderWayAtOnceTogetherKeepFewTies) {
+TEST(TopKTest, OneReadOfManyTiesWithBlocksInAnyOrder) {
   std::mt19937_64 random(14);
   for (const TestInput& input : TestInputs()) {
     if (input.name != "clipped" && input.name != "constant") continue;
@@ -114,6 +118,38 @@ TEST(TopKTest, BlocksUnderWayAtOnceTogetherKeepFewTies) {
     const int reads = ExpectTopK<uint32_t, int32_t>(x, x.size() / 100, runtime, input.name);
     EXPECT_EQ(reads, 1) << input.name;
   }
+}
+
+// Sixteen blocks that go on in step, chunk by chunk: alone each would keep its first k ties.
+TEST(CandidatesTest, BlocksUnderWayAtOnceTogetherKeepFewTies) {
+  constexpr int64_t kBlocks = 16, k = 40000;
+  const std::vector<uint32_t> x(kBlocks * kBlockElements, BitsFromFloat(0.5f));
+  AdmissionRule rule = AdmissionRule::AtLeast(KeyOf(x[0]));
+  rule.certain = rule.floor + 1;
+  rule.tie_quota = k;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int64_t arrived = 0;
+  const auto all_arrive = [&] {
+    std::unique_lock<std::mutex> lock(mutex);
+    const int64_t round = arrived++ / kBlocks;
+    changed.notify_all();
+    changed.wait(lock, [&] { return arrived / kBlocks > round; });
+  };
+  const auto scan = [&](int64_t begin, int64_t count, uint32_t floor, uint32_t first, uint32_t* bits,
+                        uint32_t* offsets) {
+    all_arrive();
+    return CollectKernel<uint32_t>(BestScan())(&x[begin], count, floor, first, bits, offsets);
+  };
+  const auto all_at_once = [](int64_t count, const std::function<void(int64_t)>& body) {
+    std::vector<std::thread> threads;
+    for (int64_t i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+    for (std::thread& thread : threads) thread.join();
+  };
+  const auto candidates = CollectCandidates<uint32_t>(x.size(), rule, false, scan, all_at_once);
+  EXPECT_TRUE(candidates.complete);
+  EXPECT_GE(candidates.Size(), k);
+  EXPECT_LT(candidates.Size(), 4 * k + kBlocks * 8192);  // k (1 + ln 16), and a chunk for each block
 }
 
 TEST(TopKTest, AMisleadingSampleCostsReadsNotCorrectness) {

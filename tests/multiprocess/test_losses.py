@@ -113,6 +113,8 @@ def test_unseeded_workers_draw_the_same(comm, topology, seed):
     drawn = np.array([[random.random(), np.random.rand(), float(tf.random.uniform([]))]])
     everyone = comm.all_gather(tf.constant(drawn)).numpy()
     np.testing.assert_array_equal(everyone, np.tile(everyone[:1], [topology.num_workers, 1]))
+    if seed is not None and topology.num_workers > 1:  # the user's, so that runs can be repeated
+        assert drawn[0, :2].tolist() == [random.Random(seed).random(), np.random.RandomState(seed).rand()]
 
 
 def test_seeded_workers_draw_what_they_were_seeded_for():

@@ -206,8 +206,10 @@ def test_a_backup_keeps_what_several_workers_left(keras, comm, topology, shared_
     np.testing.assert_array_equal(left["arrays"]["0/residual"], np.ones([2, 3]))
 
 
-def test_backups_of_several_optimizers_are_named_by_their_steps(comm, topology, shared_tmp):
-    """That which Keras compiles a model with by itself is never applied."""
+@pytest.mark.parametrize("is_built", [True, False])
+def test_backups_of_several_optimizers(comm, topology, shared_tmp, caplog, is_built):
+    """That which Keras compiles a model with by itself is never applied. One that the first step builds
+    begins to count anew in a run that goes on."""
     import keras
 
     import tf_sparse_strategy as tss
@@ -220,15 +222,22 @@ def test_backups_of_several_optimizers_are_named_by_their_steps(comm, topology, 
             self.own_optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
             return {"loss": loss}
 
-    strategy = tss.SparseStrategy(communication=HiTopK(0.1))
-    with strategy.scope():
-        model = Own([keras.Input([4]), keras.layers.Dense(8)])
-        model.own_optimizer = keras.optimizers.SGD(0.1)
-        model.own_optimizer.build(model.trainable_weights)
-        model.compile(loss="mse")
     x = np.random.default_rng(0).normal(size=[16, 4]).astype("float32")
-    backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
-    model.fit(x, np.ones([16, 8]), batch_size=8, epochs=2, callbacks=[backup], verbose=0)
-    comm.barrier()
-    files = [path.name for path in shared_tmp.glob("residual-*.npz")]
-    assert files == (["residual-4.npz"] if HiTopK().share(topology).holders > 1 else [])
+
+    def fit(epochs):
+        strategy = tss.SparseStrategy(communication=HiTopK(0.1))
+        with strategy.scope():
+            model = Own([keras.Input([4]), keras.layers.Dense(8)])
+            model.own_optimizer = keras.optimizers.SGD(0.1)
+            if is_built:
+                model.own_optimizer.build(model.trainable_weights)
+            model.compile(loss="mse", run_eagerly=True)
+        backup = keras.callbacks.BackupAndRestore(str(shared_tmp), delete_checkpoint=False)
+        model.fit(x, np.ones([16, 8]), batch_size=8, epochs=epochs, callbacks=[backup], verbose=0)
+        comm.barrier()
+        return sorted(path.name for path in shared_tmp.glob("residual-*.npz"))
+
+    keeps = HiTopK().share(topology).holders > 1
+    assert fit(2) == (["residual-4.npz"] if keeps else [])
+    fit(3)
+    assert "is lost" not in caplog.text  # what was not sent has been found

@@ -57,11 +57,18 @@ def test_what_is_within_another_scheme_goes_on_too(comm, topology, variables, wh
     assert after == ({**before, **steps, "0.level": 2} if before else {})
 
 
-def test_lists_of_other_variables_begin_anew(topology, variables):
-    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
-    step(reducer, variables, topology, 0)
-    step(reducer, [tf.Variable(v) for v in variables], topology, 1)
-    assert progress(reducer).get("step", 1) == 1
+@pytest.mark.parametrize("restored", [False, True])
+def test_lists_of_other_variables_begin_anew(comm, topology, variables, restored):
+    old = reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    if restored:
+        reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+        reducer.memory.deserialize(moved(comm, old.memory.serialize()))
+    begun = [id(state["step"]) for _, state in reducer.memory.buckets if "step" in state]
+    step(reducer, [tf.Variable(tf.zeros([6, 2])), tf.Variable(tf.zeros([3, 3]))], topology, 3)
+    new = [state for _, state in reducer.memory.buckets if "step" in state and id(state["step"]) not in begun]
+    assert {int(state["step"]) for state in new} == ({1} if topology.num_workers > 1 else set())
 
 
 def test_lists_that_others_have_replaced_are_not_trained(topology, variables):

@@ -69,7 +69,7 @@ class Plain(keras.optimizers.SGD):
         super().__init__(learning_rate, name=name)
 
     def get_config(self):
-        return {"learning_rate": self._learning_rate, "name": self.name}
+        return {"learning_rate": float(self.learning_rate.numpy()), "name": self.name}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,19 @@ class Plain(keras.optimizers.SGD):
 )
 def test_rates_and_optimizers_without_a_configuration(comm, strategies, make):
     compare(comm, strategies, make)
+
+
+def test_an_optimizer_from_outside_the_scope_without_overlap(strategies):
+    """One without slots needs nothing of the strategy, be it for a table."""
+    optimizer = keras.optimizers.SGD(0.1)
+    with strategies[0].scope():
+        model = keras.Sequential([keras.Input([3]), tss.layers.ShardedEmbedding(9, 1)])
+    if strategies[0].topology.num_workers > 1:  # which has a part of the table
+        with pytest.raises(ValueError, match="SGD was made outside strategy.scope"):
+            optimizer.build(model.trainable_variables)
+    else:
+        optimizer.build(model.trainable_variables)
+    keras.optimizers.SGD(0.1).build(oracle.mlp(keras).trainable_variables)
 
 
 def test_a_failed_build_leaves_the_optimizer_before_it(strategies, partners):

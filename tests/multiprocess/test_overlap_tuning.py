@@ -159,7 +159,7 @@ def test_a_loop_of_ones_own_is_not_tuned(partners):
     model, optimizer = built(strategy)
     with strategy.scope():
         model.compile(optimizer, "mse")
-    callbacks = keras.callbacks.CallbackList([], model=model)
+    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
     for batch in range(STEPS):
         callbacks.on_train_batch_begin(batch)
         callbacks.on_train_batch_end(batch)

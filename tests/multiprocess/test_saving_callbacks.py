@@ -1,11 +1,15 @@
 """Callbacks that write files: ModelCheckpoint, BackupAndRestore, CSVLogger, TensorBoard."""
 
+import argparse
 import csv
 import os
 import tempfile
 
+import keras as keras3
 import numpy as np
 import pytest
+import tensorflow as tf
+import tf_keras
 
 from tests.multiprocess.saving_models import (
     X,
@@ -112,3 +116,32 @@ def test_all_log_without_the_hooks(keras, strategy, monkeypatch, tmp_path):
     fit(build(keras, strategy), callbacks=[keras.callbacks.CSVLogger("log.csv"), board])
     assert os.path.exists("log.csv")
     assert os.path.exists("logs")  # tf_keras deletes the others' temporary part of it
+
+
+@pytest.mark.parametrize("what", ["settings", "a variable of all workers", "a legacy optimizer"])
+def test_what_a_model_holds_is_not_asked_what_it_is(strategy, comm, topology, shared_tmp, what):
+    """Before the first step: some values make a variable when they are asked, or read one of all workers."""
+    keras = tf_keras if what == "a legacy optimizer" else keras3
+    model = build(keras, strategy)
+    if what == "settings":
+        model.settings = argparse.Namespace(iterations=1000)
+    elif what == "a variable of all workers":
+        with strategy.scope():
+            model.seen = tf.Variable(
+                0.0, synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM, trainable=False,
+            )  # fmt: skip
+    else:
+        with strategy.scope():
+            model.compile(keras.optimizers.legacy.SGD(0.1), "mse")
+    workers = strategy.extended.collectives
+    before = workers.traffic()[0]
+    path = str(shared_tmp / "model.weights.h5")
+    if topology.rank == 0:  # alone, as a model without tables may be
+        model.save_weights(path)
+    assert workers.traffic()[0] == before
+    comm.barrier()
+    model.save_weights(path)
+    comm.barrier()
+    backup = keras.callbacks.BackupAndRestore(str(shared_tmp / "backup"))
+    fit(model, callbacks=[backup])

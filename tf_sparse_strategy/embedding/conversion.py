@@ -1,5 +1,7 @@
 """From a model with Embedding layers to the same model with sharded tables where that pays."""
 
+import inspect
+
 import keras
 import tensorflow as tf
 from absl import logging
@@ -35,11 +37,13 @@ def shard_embeddings(
       links: the measured links, for the costs; by default only bytes count.
 
     Returns:
-      A new model; compiled as `model` is, if it is, with an optimizer that starts afresh.
+      A new model; compiled as `model` is, if it is, with the same losses and metrics, and an optimizer that
+      starts afresh.
 
     Raises:
-      ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, or the model was
-        made outside of it.
+      ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, the model was made
+        outside of it, or it or a model in it cannot be copied: its class makes it otherwise than from inputs
+        and outputs, or it is within a model and has sparse inputs.
       TypeError: it is no model of Keras 3.
 
     Example:
@@ -71,7 +75,10 @@ def shard_embeddings(
     def convert(layer):
         if type(layer) is not keras.layers.Embedding:
             return None
-        reason = of_optimizer or elsewhere.get(layer) or _obstacle(layer)
+        if layer in elsewhere:
+            logging.info("shard_embeddings: the layer %r stays as it is: %s", layer.name, elsewhere[layer])
+            return layer
+        reason = of_optimizer or _obstacle(layer)
         if reason is None and placement == "auto":
             itemsize = tf.as_dtype(layer.variable_dtype).size
             table = placements.Table(layer.input_dim, layer.output_dim, itemsize)
@@ -113,7 +120,7 @@ def _compile_like(copy, model):
 
 
 def _used_elsewhere(model) -> dict:
-    """Why a table must stay whole, by its layer: what else reads it would go on to read that of `model`."""
+    """Why a layer must stay in the copy as it is, by the layer: what else reads its table reads this one."""
     tables = {
         id(layer.embeddings): layer
         for own in models_in(model)
@@ -136,8 +143,17 @@ def _held_by_operations(model):
         for node in level:
             for held in keras.tree.flatten((node.arguments.args, node.arguments.kwargs)):
                 yield node.operation, held
-            for cell in getattr(getattr(node.operation, "function", None), "__closure__", None) or ():
-                yield node.operation, cell.cell_contents
+            for held in _held_by(getattr(node.operation, "function", None)):
+                yield node.operation, held
+
+
+def _held_by(function) -> list:
+    """What a function of Python's refers to by name, as far as that can be told."""
+    try:
+        variables = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # none of Python's, or one of whose variables is not assigned yet
+        return []
+    return [*variables.nonlocals.values(), *variables.globals.values(), *(function.__defaults__ or ())]
 
 
 def _require_made_in_scope(model, extended):

@@ -11,6 +11,9 @@ def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda la
 
     It is not compiled.
 
+    Raises:
+      ValueError: Keras's copy would be another model: a Sequential, or a model within one, has sparse inputs.
+
     Args:
       model: to be copied, with the models in it.
       weights: of the copy, or [] to leave them as they are drawn.
@@ -21,6 +24,8 @@ def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda la
     copies, inputs = _Copies(convert), None
     if not isinstance(model, keras.Sequential):
         inputs = keras.tree.map_structure(_input_like, model.input)
+    for own in models_in(model)[0 if inputs is None else 1 :]:
+        _require_dense_inputs(own)
     with _not_compiled(model):  # what it is compiled with may have no configuration
         copy = keras.models.clone_model(model, inputs, clone_function=copies, recursive=True)
     if weights:
@@ -63,6 +68,14 @@ def _not_compiled(model) -> Iterator[None]:
     finally:
         for m in compiled:
             m.compiled = True
+
+
+def _require_dense_inputs(model):
+    if any(getattr(x, "sparse", False) or getattr(x, "ragged", False) for x in model.inputs or ()):
+        raise ValueError(
+            f"the model {model.name!r} has sparse or ragged inputs, which Keras's copies lose but in an "
+            "outermost functional model; make it one, or its layers tss.layers.ShardedEmbedding."
+        )
 
 
 def _input_like(tensor):

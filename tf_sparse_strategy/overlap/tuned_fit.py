@@ -1,5 +1,6 @@
 """Lets what tunes the buckets know of each call of a model's train function in Keras 3's `fit`."""
 
+from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.hooking import extended_of, model_of
 
 
@@ -29,8 +30,8 @@ def end_training(callbacks):
 def _tuner(callbacks):
     """(what tunes, the callbacks' model); (None, None) under other strategies and outside of `fit`."""
     model = model_of(callbacks)
-    if getattr(callbacks, "_history", None) is None:  # of a loop of one's own: what it calls is not known
-        return None, None
     extended = extended_of(getattr(model, "distribute_strategy", None))
     divides = extended is not None and extended.chunked is not None
+    if divides and not keras_callers.is_in_fit(model):  # what a loop of one's own calls is not known
+        return None, None
     return (extended.chunked.tuner_of(model), model) if divides else (None, None)

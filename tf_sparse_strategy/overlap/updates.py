@@ -301,7 +301,9 @@ class ChunkedUpdates:
 def _config(optimizer):
     """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
     held = vars(optimizer)
-    rate, held["_learning_rate"] = held["_learning_rate"], 0.0  # a schedule may have no config
+    rate = held["_learning_rate"]
+    if not hasattr(rate, "assign"):  # a schedule or function, which may have no configuration
+        held["_learning_rate"] = 0.0
     try:
         config = optimizer.get_config()
     finally:
