@@ -160,9 +160,12 @@ def test_a_loop_of_ones_own_is_not_tuned(partners):
     with strategy.scope():
         model.compile(optimizer, "mse")
     callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(0)
     for batch in range(STEPS):
         callbacks.on_train_batch_begin(batch)
         callbacks.on_train_batch_end(batch)
+    callbacks.on_epoch_end(0)
     callbacks.on_train_end()
     tuner = strategy.extended.chunked.of(optimizer).tuner
     assert not tuner.trials.seconds and not tuner.is_done
