@@ -208,3 +208,42 @@ def test_terminate_on_nan_stops_all_workers(comm, keras, strategy):
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     model.fit(data, epochs=3, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])
     assert int(model.optimizer.iterations.numpy()) == 2
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_two_optimizers_that_the_first_step_builds(comm, strategy, eager):
+    """As of a GAN: each trains its part of the model, and its slots are made while the step is traced."""
+    import keras
+
+    class Adversaries(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [oracle.mlp(keras), oracle.mlp(keras, keras.layers.Dense(4))]
+            self.loss_function = keras.losses.MeanSquaredError()
+
+        def call(self, x):
+            return self.parts[0](x) + self.parts[1](x)
+
+        def compile(self, optimizers, **options):
+            super().compile(**options)
+            self.first, self.second = optimizers
+
+        def train_step(self, data):
+            x, y = data
+            for part, optimizer in zip(self.parts, (self.first, self.second), strict=True):
+                with tf.GradientTape() as tape:
+                    loss = self.loss_function(y, part(x, training=True))
+                optimizer.apply(tape.gradient(loss, part.trainable_weights), part.trainable_weights)
+            return {"steps": tf.constant(1.0)}
+
+    def run(scope):
+        with scope():
+            model = Adversaries()
+            optimizers = keras.optimizers.Adam(0.05), keras.optimizers.SGD(0.1, momentum=0.9)
+            model.compile(optimizers, run_eagerly=eager)
+        history = model.fit(oracle.dataset(ROWS, BATCH), epochs=2, verbose=0, shuffle=False)
+        assert all(optimizer.iterations.numpy() == 2 * -(-ROWS // BATCH) for optimizer in optimizers)
+        return oracle.outcome(model, history)
+
+    for weights in oracle.compare(comm, strategy, run).values():
+        oracle.assert_identical(comm, weights)
