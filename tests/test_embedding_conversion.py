@@ -1,5 +1,7 @@
 """Models converted by shard_embeddings: what is copied, what stays whole, what is refused."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -155,7 +157,14 @@ def test_models_of_a_class_of_their_own_keep_it_or_are_refused():
 _table = None  # as a script has it
 
 
-@pytest.mark.parametrize("reader", ["operation", "variable in a Lambda", "layer in a Lambda", "global"])
+def times_transposed(x, table):
+    return x @ keras.ops.transpose(table)
+
+
+READERS = ["operation", "variable in a Lambda", "layer in a Lambda", "global", "argument", "partial"]
+
+
+@pytest.mark.parametrize("reader", READERS)
 def test_tables_that_something_else_reads_are_read_by_both(reader):
     """What is trained is what the output is computed with."""
     global _table
@@ -168,6 +177,8 @@ def test_tables_that_something_else_reads_are_read_by_both(reader):
             "variable in a Lambda": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(held)),
             "layer in a Lambda": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(table.embeddings)),
             "global": keras.layers.Lambda(lambda x: x @ keras.ops.transpose(_table.embeddings)),
+            "argument": keras.layers.Lambda(times_transposed, arguments={"table": held}),
+            "partial": keras.layers.Lambda(functools.partial(times_transposed, table=held)),
         }[reader]
         model = keras.Model(ids, read(rows))
         converted = tss.shard_embeddings(model, placement="columns")
@@ -177,6 +188,45 @@ def test_tables_that_something_else_reads_are_read_by_both(reader):
     [weight] = converted.trainable_variables
     weight.assign(2 * weight)
     np.testing.assert_allclose(converted(given), 4 * before, rtol=1e-5)
+
+
+def test_layers_that_something_else_reads_are_read_by_both():
+    """A tied autoencoder beside a large table, and a table within a wrapper."""
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        ids, inner = keras.Input([4, 3], dtype="int32"), keras.layers.Embedding(50, 6)
+        encode, decode = keras.layers.Dense(2, use_bias=False), None
+        encode.build([None, 6])
+        decode = keras.layers.Lambda(lambda x: x @ keras.ops.transpose(encode.kernel))
+        rows = keras.layers.TimeDistributed(inner)(ids)
+        whole = keras.layers.Lambda(lambda x: x @ keras.ops.transpose(inner.embeddings))
+        beside = keras.layers.Embedding(50, 6, name="beside")(ids)
+        model = keras.Model(ids, [whole(rows), decode(encode(beside))])
+        converted = tss.shard_embeddings(model, placement="columns")
+    assert type(converted.get_layer("beside")) is tss.layers.ShardedEmbedding
+    held = {id(weight) for weight in converted.trainable_variables}
+    assert {id(encode.kernel), id(inner.embeddings)} <= held
+
+
+def test_models_that_are_not_built_and_layers_that_are_models():
+    class Head(keras.Model):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+    with tss.SparseStrategy().scope():
+        unbuilt = keras.Sequential([keras.layers.Embedding(50, 6), keras.layers.Dense(1)])
+        converted = tss.shard_embeddings(unbuilt, placement="columns")
+        assert type(converted.layers[0]) is tss.layers.ShardedEmbedding
+        ids = keras.Input([3], dtype="int32")
+        rows = keras.layers.Embedding(50, 6)(ids)
+        model = keras.Model(ids, Head()(rows))
+        converted = tss.shard_embeddings(model, placement="columns")
+        np.testing.assert_allclose(converted(np.ones([1, 3])), model(np.ones([1, 3])), rtol=1e-6)
+    assert any(type(layer) is tss.layers.ShardedEmbedding for layer in converted.layers)
 
 
 def test_sparse_inputs_that_a_copy_would_lose_are_refused():

@@ -185,10 +185,10 @@ def total_rows(optional: tf.experimental.Optional, collectives: Collectives) -> 
 
 
 def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
-    """Unless the user seeded, gives all workers rank 0's random seed, so that shuffles agree.
+    """Gives generators that the user has not seeded the same state on all workers, so that shuffles agree.
 
-    Each of TensorFlow's, Python's and NumPy's generators, by all of which Keras shuffles: PyDatasets by
-    Python's, files of directories by NumPy's. One that is in the same state everywhere has been seeded.
+    TensorFlow's gets rank 0's seed; Python's and NumPy's, by which Keras shuffles PyDatasets and files of
+    directories, the same, or the user's for TensorFlow. One that is in one state everywhere has been seeded.
 
     Args:
       mine: this worker's global TensorFlow seed, None where the user set none.
@@ -213,13 +213,14 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
     for name, seed, column in (("random", random.seed, 3), ("numpy.random", np.random.seed, 4)):
         if len({row[column] for row in rows}) > 1:
             seed(shared)
-            logging.log(
-                logging.INFO if mine is None else logging.WARNING,
-                "%s was in another state on each worker, and has been seeded by %d on all: shuffles must "
-                "agree. If they are to differ, seed it after the strategy.",
-                name,
-                shared,
-            )
+            if collectives.topology.rank == 0:
+                logging.log(
+                    logging.INFO if mine is None else logging.WARNING,
+                    "%s was in another state on each worker, and is seeded by %d on all, so that shuffles "
+                    "agree. Seed it again after making the strategy if workers are to draw other numbers.",
+                    name,
+                    shared,
+                )
 
 
 def _digest(state: bytes) -> int:

@@ -31,7 +31,8 @@ def optimizers_of(model: Any) -> list:
     """Those that `model` is compiled with or holds as attributes, as a `train_step` of its own may need."""
     held = {id(value): value for value in vars(model).values()}
     # The classes are asked: some values make a variable when they are, or read one of all workers.
-    return [value for value in held.values() if hasattr(type(value), "apply_gradients")]
+    of_optimizers = ("apply_gradients", "iterations", "variables")
+    return [value for value in held.values() if all(hasattr(type(value), name) for name in of_optimizers)]
 
 
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:

@@ -63,7 +63,8 @@ def _begin_from_backup(original, callback, logs=None):
     saving.require_same(extended, callback._training_metadata_path)
     saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
     path, others = _residual_path(callback), tf.io.gfile.glob(_residual_path(callback, "*"))
-    if len(others) == 1 and not all(optimizer.built for optimizer in optimizers_of(callback.model)):
+    all_built = all(optimizer.built for optimizer in optimizers_of(callback.model))
+    if len(others) == 1 and not all_built and tf.io.gfile.exists(callback._weights_path):
         [path] = others  # Keras does not restore the steps of an optimizer that is built later
     callback._residual_before = path
     saving.load_together(extended, path, extended.gradients.memory.load)

@@ -171,6 +171,7 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     if tables.of_model(model) is None:
         return _save_by_chief(original, model, filepath, *args, **kwargs)
     tables.require_copy_outside(model)
+    copying.require_dense_inputs(model)  # on all: the chief alone would fail after the others have left
     extended = extended_of_model(model)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)

@@ -85,7 +85,7 @@ class Memory(tf.train.experimental.PythonState):
         held = [pair for _, state in before for pair in state.items()]
         counts = [(name, int(number)) for name, number in held if remembered.is_progress(name)]
         for record in self._unclaimed():
-            # Of the same layers, some of which have been frozen or thawed since.
+            # Of the same layers, where some have been frozen, or thawed, since.
             if remembered.is_part(record["tensors"], self._description(plan)["tensors"]):
                 counts += remembered.counts_of(record, is_alike=record["scheme"] == repr(self._communication))
         remembered.count_on(counts, self._lists[plan])

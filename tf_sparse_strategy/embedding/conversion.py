@@ -1,5 +1,6 @@
 """From a model with Embedding layers to the same model with sharded tables where that pays."""
 
+import functools
 import inspect
 
 import keras
@@ -24,8 +25,9 @@ def shard_embeddings(
     """A copy of `model` whose large Embedding layers are `ShardedEmbedding`s, with the same weights.
 
     Call it under `strategy.scope()`, on all workers. What is decided for each table, and why, is logged.
-    Layers of other classes, also of subclasses of Embedding, stay as they are: they may use the table in
-    other ways, e.g. tie it to an output layer. So do those within wrappers.
+    Tables of other classes stay whole, also of subclasses of Embedding, which may use the table in other
+    ways, e.g. tie it to an output layer; so do those within wrappers. A layer that another operation reads,
+    or a `Lambda` by a name in its function, is the very same in both models.
 
     Args:
       model: functional or sequential. For a model of one's own class, make the layers
@@ -43,7 +45,7 @@ def shard_embeddings(
     Raises:
       ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, the model was made
         outside of it, or it or a model in it cannot be copied: its class makes it otherwise than from inputs
-        and outputs, or it is within a model and has sparse inputs.
+        and outputs, or it has sparse or ragged inputs and is a Sequential or in another.
       TypeError: it is no model of Keras 3.
 
     Example:
@@ -73,11 +75,11 @@ def shard_embeddings(
     elsewhere = _used_elsewhere(model)
 
     def convert(layer):
+        if id(layer) in elsewhere:
+            logging.info("shard_embeddings: both models have layer %r: %s", layer.name, elsewhere[id(layer)])
+            return layer
         if type(layer) is not keras.layers.Embedding:
             return None
-        if layer in elsewhere:
-            logging.info("shard_embeddings: the layer %r stays as it is: %s", layer.name, elsewhere[layer])
-            return layer
         reason = of_optimizer or _obstacle(layer)
         if reason is None and placement == "auto":
             itemsize = tf.as_dtype(layer.variable_dtype).size
@@ -91,7 +93,7 @@ def shard_embeddings(
         return ShardedEmbedding.from_config(layer.get_config())
 
     copy = copy_of(model, model.get_weights() if model.built else [], convert)
-    for own, of_own in zip(models_in(model), models_in(copy), strict=True):
+    for own, of_own in zip(models_in(model), models_in(copy), strict=False):
         if type(own) is not type(of_own):
             raise _of_its_own_class(own)
     if model.compiled:
@@ -119,20 +121,20 @@ def _compile_like(copy, model):
         copy.optimizer.build(copy.trainable_variables)
 
 
-def _used_elsewhere(model) -> dict:
-    """Why a layer must stay in the copy as it is, by the layer: what else reads its table reads this one."""
-    tables = {
-        id(layer.embeddings): layer
-        for own in models_in(model)
-        for layer in own.layers
-        if type(layer) is keras.layers.Embedding and layer.built
-    }
-    by_itself = {id(layer): layer for layer in tables.values()}
+def _used_elsewhere(model) -> dict[int, str]:
+    """Why the copy must have the very layer, by its id: what else reads it, or a weight, reads this one."""
+    having: dict[int, dict] = {}  # layers of a model, by their ids, by the id of what is in them
+    for own in models_in(model):
+        for layer in own.layers:
+            if isinstance(layer, keras.layers.Layer) and not models_in(layer):
+                for part in (*layer._flatten_layers(), *layer.weights):
+                    having.setdefault(id(part), {})[id(layer)] = layer
     found = {}
+    for layers in having.values():
+        if len(layers) > 1:
+            found |= dict.fromkeys(layers, "another has the same weight")
     for operation, held in (pair for own in models_in(model) for pair in _held_by_operations(own)):
-        layer = tables.get(id(held)) or by_itself.get(id(held))
-        if layer is not None:
-            found[layer] = f"{operation.name!r} reads it, too"
+        found |= dict.fromkeys(having.get(id(held), ()), f"{operation.name!r} reads it, too")
     return found
 
 
@@ -143,17 +145,23 @@ def _held_by_operations(model):
         for node in level:
             for held in keras.tree.flatten((node.arguments.args, node.arguments.kwargs)):
                 yield node.operation, held
-            for held in _held_by(getattr(node.operation, "function", None)):
-                yield node.operation, held
+            if isinstance(node.operation, keras.layers.Lambda):
+                for held in (*_held_by(node.operation.function), *(node.operation.arguments or {}).values()):
+                    yield node.operation, held
 
 
 def _held_by(function) -> list:
-    """What a function of Python's refers to by name, as far as that can be told."""
+    """What a function refers to by name, and has been given, as far as that can be told."""
+    if isinstance(function, functools.partial):
+        return [*_held_by(function.func), *function.args, *function.keywords.values()]
+    function = getattr(function, "python_function", function)  # within one of TensorFlow's
+    held = [getattr(function, "__self__", None), *(getattr(function, "__defaults__", None) or ())]
+    held += (getattr(function, "__kwdefaults__", None) or {}).values()
     try:
         variables = inspect.getclosurevars(function)
     except (TypeError, ValueError):  # none of Python's, or one of whose variables is not assigned yet
-        return []
-    return [*variables.nonlocals.values(), *variables.globals.values(), *(function.__defaults__ or ())]
+        return held
+    return [*held, *variables.nonlocals.values(), *variables.globals.values()]
 
 
 def _require_made_in_scope(model, extended):

@@ -11,21 +11,20 @@ def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda la
 
     It is not compiled.
 
-    Raises:
-      ValueError: Keras's copy would be another model: a Sequential, or a model within one, has sparse inputs.
-
     Args:
       model: to be copied, with the models in it.
       weights: of the copy, or [] to leave them as they are drawn.
       convert: the copy of a layer, or None for one of its class and configuration.
+
+    Raises:
+      ValueError: as `require_dense_inputs`.
     """
     import keras
 
     copies, inputs = _Copies(convert), None
     if not isinstance(model, keras.Sequential):
         inputs = keras.tree.map_structure(_input_like, model.input)
-    for own in models_in(model)[0 if inputs is None else 1 :]:
-        _require_dense_inputs(own)
+    require_dense_inputs(model)
     with _not_compiled(model):  # what it is compiled with may have no configuration
         copy = keras.models.clone_model(model, inputs, clone_function=copies, recursive=True)
     if weights:
@@ -70,12 +69,21 @@ def _not_compiled(model) -> Iterator[None]:
             m.compiled = True
 
 
-def _require_dense_inputs(model):
-    if any(getattr(x, "sparse", False) or getattr(x, "ragged", False) for x in model.inputs or ()):
-        raise ValueError(
-            f"the model {model.name!r} has sparse or ragged inputs, which Keras's copies lose but in an "
-            "outermost functional model; make it one, or its layers tss.layers.ShardedEmbedding."
-        )
+def require_dense_inputs(model: Any) -> None:
+    """Raises ValueError where a copy of `model` would take other inputs than it does.
+
+    Those of a Sequential, and of a model within another, become dense in Keras's copies.
+    """
+    import keras
+
+    models = models_in(model)
+    for own in models if isinstance(model, keras.Sequential) else models[1:]:
+        inputs = getattr(own, "inputs", None) or ()  # not before it is built
+        if any(getattr(x, "sparse", False) or getattr(x, "ragged", False) for x in inputs):
+            raise ValueError(
+                f"the model {own.name!r} has sparse or ragged inputs, which Keras's copies lose but in an "
+                "outermost functional model; make it one, or its layers tss.layers.ShardedEmbedding."
+            )
 
 
 def _input_like(tensor):
