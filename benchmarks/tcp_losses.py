@@ -28,8 +28,10 @@ class Losses:
 
 
 def of_all(lost: Losses, comm: Collectives) -> Losses:
-    """Summed over the workers, of which each node has one. Collective."""
-    both = comm.all_reduce(tf.constant([lost.packets, lost.timeouts]), purpose="losses")
+    """Summed over the nodes, of which each worker sees its own. Collective."""
+    is_first = comm.topology.local == 0
+    mine = [is_first * lost.packets, is_first * lost.timeouts]
+    both = comm.all_reduce(tf.constant(mine), purpose="losses")
     return Losses(*both.numpy().tolist())
 
 

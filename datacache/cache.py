@@ -15,6 +15,7 @@ from datacache.order import Order
 from datacache.pipeline import Loader, apply_augment, sample_spec, untuned
 from datacache.source import ImageFolder, Samples, TFRecords
 
+MEMORY_DIR = "/dev/shm"  # where stores are, unless another directory is given
 _FOREVER = (1 << 63) - 1
 _WARM_BATCH = 64
 _SEEN_AT_ONCE = 1 << 20  # slots that warm() looks through for each batch, to see whether the store is full
@@ -79,7 +80,7 @@ class DataCache:
         local_dir: str | os.PathLike | None = None,
         memory: int | str = "auto",
         version: str | None = None,
-        memory_dir: str = "/dev/shm",
+        memory_dir: str = MEMORY_DIR,
         nodes: int = 1,
     ):
         if not isinstance(source, TFRecords | ImageFolder | Samples):

@@ -10,6 +10,12 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
     """tf_keras's optimizer around a rule of layer-wise rates; `keras3._LayerWise` says how."""
 
     def __init__(self, rule, exclusions, parallel, learning_rate, weight_decay, keras_options):
+        is_schedule = isinstance(learning_rate, tf_keras.optimizers.schedules.LearningRateSchedule)
+        if callable(learning_rate) and not is_schedule:
+            raise TypeError(
+                f"learning_rate={learning_rate!r}: tf_keras calls a function once, when the optimizer is "
+                "made. Pass a number, which optimizer.learning_rate.assign changes, or a schedule."
+            )
         name = keras_options.pop("name", None) or type(self).__name__
         super().__init__(name=name, weight_decay=weight_decay, **keras_options)
         self._learning_rate = self._build_learning_rate(learning_rate)

@@ -23,8 +23,8 @@ class LarsOptions:
     on CPUs: the fused operations have no XLA kernel (Keras does not compile there by itself).
 
     Args:
-      learning_rate: γ, a float, a schedule or a callable. In units of relative change per step: with
-        η = 0.001, batch sizes of 4096 to 65536 take peaks of 10 to 35.
+      learning_rate: γ, a float, a schedule or, in Keras 3, a callable. In units of relative change per step:
+        with η = 0.001, batch sizes of 4096 to 65536 take peaks of 10 to 35.
       momentum: μ.
       weight_decay: λ, part of the gradient and of the ratio (not Keras's decoupled decay). Leave
         L2 regularizers out of the model, or decay counts twice. None means 0.
@@ -93,7 +93,7 @@ class LambOptions:
     tf-models-official. NVIDIA's LAMB is this with `global_clipnorm=1.0`.
 
     Args:
-      learning_rate: γ, a float, a schedule or a callable; relative change per step.
+      learning_rate: γ, a float, a schedule or, in Keras 3, a callable; relative change per step.
       beta_1: decay of the first moment.
       beta_2: decay of the second moment.
       epsilon: ε, in units of the gradient.

@@ -14,7 +14,6 @@ import tf_keras
 
 import lars_pto
 from lars_pto import layerwise, legacy_keras, options, trust_ratio
-from lars_pto.layerwise import Exclusions
 from tests import lars_reference as reference
 
 
@@ -211,13 +210,12 @@ def test_layers_that_keras_is_told_to_exclude_do_not_decay(framework, name):
         np.testing.assert_array_equal(one, two)
 
 
-def test_exclusions():
-    exclusions = Exclusions(True, ["embedding"], ["head"])
-    assert exclusions.treatment("body/kernel", 2, 0.1) == (0.1, True)
-    assert exclusions.treatment("body/bias", 1, 0.1) == (0.0, False)
-    assert exclusions.treatment("embedding/table", 2, 0.1) == (0.0, True)
-    assert exclusions.treatment("head/kernel", 2, 0.1) == (0.1, False)
-    assert Exclusions(False).treatment("body/bias", 1, 0.1) == (0.1, True)
+@pytest.mark.parametrize("kind", [legacy_keras.LARS, legacy_keras.LAMB])
+def test_a_function_is_no_rate_in_tf_keras(kind):
+    """Which would call it once."""
+    with pytest.raises(TypeError, match="tf_keras calls a function once"):
+        kind(lambda: 0.1)
+    kind(tf_keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
 
 
 def small_model(framework):

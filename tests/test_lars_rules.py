@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from lars_pto.lamb_rule import LambRule
 from lars_pto.lars_rule import VARIANTS, LarsRule
+from lars_pto.layerwise import Exclusions
 from lars_pto.trust_ratio import trust_ratio
 from tests import lars_reference as reference
 
@@ -183,3 +184,12 @@ def test_trust_ratio_has_no_gradient_trap_and_keeps_the_dtype():
 def test_errors_name_the_argument(make, word):
     with pytest.raises(ValueError, match=word):
         make()
+
+
+def test_exclusions():
+    exclusions = Exclusions(True, ["embedding"], ["head"])
+    assert exclusions.treatment("body/kernel", 2, 0.1) == (0.1, True)
+    assert exclusions.treatment("body/bias", 1, 0.1) == (0.0, False)
+    assert exclusions.treatment("embedding/table", 2, 0.1) == (0.0, True)
+    assert exclusions.treatment("head/kernel", 2, 0.1) == (0.1, False)
+    assert Exclusions(False).treatment("body/bias", 1, 0.1) == (0.1, True)

@@ -22,7 +22,7 @@ class Model:
       layers: how many.
       weights: of each layer.
       forward: milliseconds of each layer's forward pass; backward takes twice as long.
-      goal: part of the stall that delaying rows is to hide.
+      goal: part of the stall that 2D scheduling is to hide.
     """
 
     text: zipf.Zipf

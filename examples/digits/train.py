@@ -12,6 +12,7 @@ import lars_pto
 import tf_sparse_strategy as tss
 from examples.common import phases
 from examples.common.batches import of_rows, order
+from examples.common.garden import check_keras
 from examples.common.precision import computing_in
 from examples.common.saving import Saving
 from examples.common.schedule import RiseAndFall
@@ -91,7 +92,11 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
       config: the run.
       strategy: as `examples.common.strategy.start` makes it.
       callbacks: more of Keras's.
+
+    Raises:
+      RuntimeError: the environment asks for tf_keras.
     """
+    check_keras(legacy=False)
     keras.utils.set_random_seed(config.seed)
     training, test = (synthetic if config.synthetic else load)(config.seed)
     batch, count = config.global_batch_size, len(training[0])

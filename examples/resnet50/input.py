@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from datacache import DataCache, TFRecords
+from datacache import DataCache, TFRecords, budget
+from datacache.cache import MEMORY_DIR
 from datacache.local import LocalCopies
 from examples.resnet50 import images, records
 from examples.resnet50.config import Config, Phase
@@ -82,8 +83,10 @@ class Data:
             split: TFRecords(records.files(data_dir, split)) for split in ("train", "validation")
         }
         copies = LocalCopies(config.cache_dir)
+        memory_dir = None if budget.parse(config.cache_memory) == 0 else MEMORY_DIR
         for source in self._sources.values():
-            source.open(copies)  # before its size is asked for: files are read once, into the copies
+            # Before its size is asked for: files are read once per machine, into the copies.
+            source.open(copies, memory_dir)
         self._caches = {}
         self._aspects = None
 
