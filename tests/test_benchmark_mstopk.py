@@ -39,7 +39,9 @@ def test_goals_take_the_worst():
         ["0.4", "missed |"],
         ["20", "reached |"],
         ["1.5", "missed |"],
+        ["1.1", "reached |"],
         ["1.4", "reached |"],
+        ["1.2", "reached |"],
         ["1.5", "missed |"],
         ["61", "missed |"],
     ]

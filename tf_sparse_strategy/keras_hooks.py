@@ -163,8 +163,9 @@ def _build_for_parts(original, optimizer, variables):
         separable.require_no_loss_scale_factor(optimizer, table)
     separable.require_elementwise(optimizer, table)
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
-    if extended is None:
-        _refuse_parts_outside(optimizer, variables, table)
+    # It would train without overlap.
+    if extended is None and any(slices.of(v) is None and _may_be_behind(v) for v in variables):
+        raise _made_outside(optimizer)
     chunked = None if extended is None or optimizer.built else extended.chunked
     if chunked is not None:
         chunked.check(optimizer, variables)
@@ -179,14 +180,11 @@ def _build_for_parts(original, optimizer, variables):
         extended.delayed.take_optimizer(optimizer, variables)
 
 
-def _refuse_parts_outside(optimizer, variables, table):
-    """Its slots would not be parts: files would hold one worker's as the whole, nor would it be divided."""
-    divided = table is not None and table.partition.workers > 1
-    if divided or any(slices.of(v) is None and _may_be_behind(v) for v in variables):
-        raise ValueError(
-            f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables of which "
-            "each worker holds or updates a part. Make the optimizer inside `with strategy.scope():`."
-        )
+def _made_outside(optimizer):
+    return ValueError(
+        f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables of which "
+        "each worker holds or updates a part. Make the optimizer inside `with strategy.scope():`."
+    )
 
 
 def _may_be_behind(variable):
@@ -195,6 +193,10 @@ def _may_be_behind(variable):
 
 def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
+    table = slices.of(reference_variable)
+    if extended is None and table is not None and table.partition.workers > 1:
+        optimizer.built = False
+        raise _made_outside(optimizer)  # or files would hold one worker's part of the slot as the whole
     chunked = None if extended is None else extended.chunked
     update = None if chunked is None else chunked.of(optimizer)
     part = None if update is None else update.part_beside(reference_variable)
