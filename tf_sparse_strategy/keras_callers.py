@@ -115,7 +115,7 @@ def is_layer_statistic(kwargs: dict) -> bool:
     if not (none or mean_on_read):
         return False
     return any(
-        frame.f_code.co_name == "add_weight" and _module(frame).startswith(_KERAS_PACKAGES)
+        frame.f_code.co_name == "add_weight" and _is_kerass(frame)
         for frame in _callers()
     )
 

@@ -29,6 +29,7 @@ from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import wrap
+from tf_sparse_strategy.overlap.variables import owner_of
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 
@@ -146,8 +147,9 @@ def require_newest_weights(model: Any) -> None:
     """On all workers that save: the first alone would fail, and the others wait for it in their next step."""
     for variable in getattr(model, "weights", ()):
         variable = slices.tensorflows(variable)
-        if getattr(type(variable), "may_be_behind", False) and variable.owner is not None:
-            variable.owner.check_read(variable.name)
+        owner = owner_of(variable)
+        if owner is not None:
+            owner.check_read(variable.name)
 
 
 def _no_whole_file_in_memory(original, model):

@@ -174,9 +174,8 @@ class GradientProbe:
                 tf.zeros([], tf.float64) if kept is None else _squares(kept),
             ]
             found = tf.stack(found)
-            finite = tf.reduce_all(tf.math.is_finite(found))
-            if summed.dtype.is_floating:  # else what was staged is not kept
-                finite = tf.logical_and(finite, all_finite(summed))
+            # What is staged is kept only where the sum is finite, too.
+            finite = tf.logical_and(all_finite(found), all_finite(summed))
             self._sums.assign_add(tf.where(finite, found, 0.0), read_value=False)
 
         tf.cond(due, add, lambda: None)

@@ -122,5 +122,7 @@ class SparseCommunication(Communication):
 
 
 def all_finite(values: tf.Tensor) -> tf.Tensor:
-    """Whether all are; of a gradient its winners tell: NaN and Inf rank before all numbers."""
+    """Whether all are, as whole numbers are; of a gradient its winners tell: NaN and Inf rank first."""
+    if not values.dtype.is_floating:
+        return tf.constant(True)
     return tf.reduce_all(tf.math.is_finite(values))

@@ -128,7 +128,8 @@ class Switching(Communication):
         new |= {_name(number, name): value for name, value in staged.items()}
         # What an exact step could not hand out follows, and lies where that step has left it.
         new[PHASE] = tf.where(done, tf.constant(number, tf.int64), NO_PHASE)
-        return summed, new, _finite(summed) if finite is None else finite
+        # An exact sum has its verdict, too: other buckets may be summed by sparse schemes meanwhile.
+        return summed, new, all_finite(summed) if finite is None else finite
 
     def _reduce_sparsely(self, scheme, bucket, inner, changed, collectives):
         """(sum, the scheme's state, which stages a residual as this class keeps it)."""
@@ -163,11 +164,6 @@ def _own(number: int, scheme: Communication, state: State) -> dict[str, tf.Varia
     if scheme.keeps_residual:
         own |= {name: state[name] for name in _SHARED if name in state}
     return own
-
-
-def _finite(summed):
-    """An exact sum's verdict on the step: other buckets may be summed by sparse schemes meanwhile."""
-    return all_finite(summed) if summed.dtype.is_floating else tf.constant(True)
 
 
 def own_name(name: str) -> str:

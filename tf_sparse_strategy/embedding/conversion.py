@@ -10,7 +10,7 @@ from absl import logging
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable
-from tf_sparse_strategy.embedding.copying import copy_of, models_in
+from tf_sparse_strategy.embedding.copying import copy_of, models_in, nodes_of
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
 from tf_sparse_strategy.hooking import extended_of
 
@@ -140,14 +140,11 @@ def _used_elsewhere(model) -> dict[int, str]:
 
 def _held_by_operations(model):
     """(operation, object) of what a model's operations are given, and what `Lambda`s' functions hold."""
-    graph = getattr(model, "_functional", None) or model
-    for level in getattr(graph, "_nodes_by_depth", {}).values():
-        for node in level:
-            for held in keras.tree.flatten((node.arguments.args, node.arguments.kwargs)):
-                yield node.operation, held
-            if isinstance(node.operation, keras.layers.Lambda):
-                for held in (*_held_by(node.operation.function), *(node.operation.arguments or {}).values()):
-                    yield node.operation, held
+    for node in nodes_of(model):
+        held = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+        if isinstance(node.operation, keras.layers.Lambda):
+            held += [*_held_by(node.operation.function), *(node.operation.arguments or {}).values()]
+        yield from ((node.operation, each) for each in held)
 
 
 def _held_by(function) -> list:

@@ -56,6 +56,16 @@ def models_in(model: Any) -> list:
     return [model, *(inner for layer in model.layers for inner in models_in(layer))]
 
 
+def graph_of(model: Any) -> Any:
+    """The functional model that `model` is, or has, as a Sequential does."""
+    return getattr(model, "_functional", None) or model
+
+
+def nodes_of(model: Any) -> list:
+    """The calls of operations that a functional or sequential model is made of; [] of others."""
+    return [node for level in getattr(graph_of(model), "_nodes_by_depth", {}).values() for node in level]
+
+
 @contextlib.contextmanager
 def _not_compiled(model) -> Iterator[None]:
     """While this lasts, Keras does not compile copies of it, nor of models within it."""

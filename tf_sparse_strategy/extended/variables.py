@@ -11,7 +11,7 @@ from tensorflow.python.training.saving import saveable_object
 
 from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.overlap.variables import variable_class
+from tf_sparse_strategy.overlap.variables import owner_of, variable_class
 
 
 class SyncOnReadVariable(values.SyncOnReadVariable):
@@ -122,7 +122,7 @@ class Variables:
     def _update(self, var, fn, args, kwargs, group):
         # `fn` is given TensorFlow's variables, past their guards.
         for written, held in [(True, var), *((False, x) for x in tf.nest.flatten((args, kwargs)))]:
-            owner = held.owner if getattr(type(held), "may_be_behind", False) else None
+            owner = owner_of(held)
             if owner is not None:
                 (owner.check_write if written else owner.check_read)(held.name)
         return super()._update(var, fn, args, kwargs, group)

@@ -32,6 +32,7 @@ def _tuner(callbacks):
     model = model_of(callbacks)
     extended = extended_of(getattr(model, "distribute_strategy", None))
     divides = extended is not None and extended.chunked is not None
-    if divides and not keras_callers.is_in_fit(model):  # what a loop of one's own calls is not known
+    tuner = extended.chunked.tuner_of(model) if divides else None
+    if tuner is None or not keras_callers.is_in_fit(model):  # what a loop of one's own calls is not known
         return None, None
-    return (extended.chunked.tuner_of(model), model) if divides else (None, None)
+    return tuner, model

@@ -32,3 +32,8 @@ def variable_class(mirrored: type) -> type:
             return super()._gather_saveables_for_checkpoint()
 
     return ChunkedVariable
+
+
+def owner_of(value: Any) -> Any:
+    """What updates a variable that may be behind; None for any other value."""
+    return value.owner if getattr(type(value), "may_be_behind", False) else None

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.copying import graph_of, nodes_of
 
 _OPTIONS = (
     "momentum", "weight_decay", "use_ema", "clipnorm", "global_clipnorm", "clipvalue",
@@ -69,9 +70,7 @@ def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
     """(what `layer` is called with, symbolically; why the next ids cannot be told, None if they can)."""
     import keras
 
-    graph = _graph(model)
-    nodes = [node for level in getattr(graph, "_nodes_by_depth", {}).values() for node in level]
-    calls = [node for node in nodes if node.operation is layer or layer in _layers(node.operation)]
+    calls = [node for node in nodes_of(model) if node.operation is layer or layer in _layers(node.operation)]
     if not calls:
         return None, "its ids are not computed from the inputs of a functional model"
     if len(calls) > 1:
@@ -82,20 +81,15 @@ def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
         if reason is not None:
             return None, reason
         [given] = call.arguments.args or [call.arguments.kwargs["inputs"]]
-        ids = keras.Model(_graph(call.operation).input, ids)(given)
+        ids = keras.Model(graph_of(call.operation).input, ids)(given)
     elif len(call.input_tensors) > 1:
         return None, "its rows are weighted"
     else:
         [ids] = call.input_tensors
-    before = keras.Model(graph.input, ids)
+    before = keras.Model(graph_of(model).input, ids)
     if before.variables:  # statistics, seeds: running on a batch more may change them
         return None, "the layers that compute its ids have variables"
     return ids, None
-
-
-def _graph(model: Any) -> Any:
-    """The functional model that `model` is, or has, as a Sequential does."""
-    return getattr(model, "_functional", None) or model
 
 
 def _layers(model: Any) -> list:
