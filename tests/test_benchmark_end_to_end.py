@@ -55,6 +55,14 @@ def scheduled() -> dict:
     return {"environment": environment(), "jobs": {"lm": job}}
 
 
+def test_exact_ways_must_learn_alike():
+    curves = results()["learning"] | {HOROVOD: [[[9.0, 0.5000001, 0.9]], [[9.0, 0.5, 0.9]]]}
+    tables.check_alike(curves)  # whatever sparse ones, and later epochs, are
+    curves[HOROVOD][1][0][1] = 0.51
+    with pytest.raises(RuntimeError, match=r"different losses, \[0.51, 0.5\]"):
+        tables.check_alike(curves)
+
+
 def test_efficiency_and_what_is_exposed():
     assert tables.efficiency(job(), DENSE) == 0.25
     assert tables.exposed(job(), DENSE) == 3.0

@@ -25,18 +25,24 @@ def build(kind: type[keras.Model]) -> keras.Model:
     return model
 
 
-def images(seed: int) -> tuple[tf.data.Dataset, tuple[np.ndarray, np.ndarray]]:
-    """An epoch of batches of all workers, and what is not trained on.
+def images(seed: int, epochs: int) -> tuple[tf.data.Dataset, tuple[np.ndarray, np.ndarray]]:
+    """Batches of all workers for all `epochs`, one after the other, and what is not trained on.
+
+    The order is part of the data, the same for all ways: one drawn by the pipeline would depend on who opens
+    its iterators, and when.
 
     Without tf.data's autotuning: the end of a tuned iterator may take seconds (TensorFlow 2.20), for
     which all workers wait. Our strategy turns it off; Horovod's users, and TensorFlow's, must.
 
     Args:
       seed: of the order; the images are the same for all.
+      epochs: how many, each in an order of its own and without what does not fill a batch.
     """
     (x, y), test = load(seed=0)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=seed)
-    return input_pipeline.without_tuning(data.batch(BATCH, drop_remainder=True)), test
+    random, whole = np.random.default_rng(seed), len(x) // BATCH * BATCH
+    order = np.concatenate([random.permutation(len(x))[:whole] for _ in range(epochs)])
+    data = tf.data.Dataset.from_tensor_slices((x[order], y[order])).batch(BATCH, drop_remainder=True)
+    return input_pipeline.without_tuning(data), test
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:

@@ -54,7 +54,8 @@ def train(way: str, make, comm: Collectives, seed: int, epochs: int) -> list[lis
       epochs: how many.
     """
     keras.utils.set_random_seed(seed)
-    data, test = digits.images(seed)
+    data, test = digits.images(seed, epochs)
+    steps = len(data) // epochs
     if way == names.HOROVOD:
         rank, workers = comm.topology.rank, comm.topology.num_workers
         data = data.map(lambda x, y: (x[rank::workers], y[rank::workers]))
@@ -63,7 +64,7 @@ def train(way: str, make, comm: Collectives, seed: int, epochs: int) -> list[lis
         with make().scope():
             model = digits.build(keras.Model)
     curve = Curve(test, comm)
-    model.fit(data, epochs=epochs, verbose=0, callbacks=[curve])
+    model.fit(data, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=[curve])
     return curve.points
 
 
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, required=True)
     parser.add_argument("--epochs", type=int, required=True)
     args = parser.parse_args()
-    warm_up = 2 * len(digits.images(0)[0])  # epochs
+    warm_up = 2 * len(digits.images(seed=0, epochs=1)[0])  # epochs
     coded = functools.partial(ShardedTopK, wire_dtype="float16", index_coding="delta")
     ways = {
         names.HOROVOD: None,

@@ -24,15 +24,16 @@ def measure(quick: bool) -> dict:
     place, folder = ("--nodes", str(nodes), "--local", str(local)), "benchmarks.end_to_end"
     jobs = {}
     with Netlab(nodes, local, f"{rate / 1e6:g}mbit") as lab:
+        training = ("--seeds", str(seeds), "--epochs", str(epochs))
+        learning = cluster.run(lab, f"{folder}.learning_mirrored", *training, *place)
+        learning |= cluster.run(lab, f"{folder}.learning", *training)
+        tables.check_alike(learning)
         for model in models:
             one = ("--model", model, *common)
             job = cluster.run(lab, f"{folder}.worker", *one, "--density", str(DENSITY))
             theirs = cluster.run(lab, f"{folder}.mirrored", *one, *place)
             job["seconds"][MIRRORED] = theirs["seconds"][MIRRORED]
             jobs[model] = job
-        training = ("--seeds", str(seeds), "--epochs", str(epochs))
-        learning = cluster.run(lab, f"{folder}.learning_mirrored", *training, *place)
-        learning |= cluster.run(lab, f"{folder}.learning", *training)
     return {
         "cluster": f"{nodes} nodes of {local} workers",
         "workers": nodes * local,

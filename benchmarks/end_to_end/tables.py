@@ -12,6 +12,7 @@ from benchmarks.scheduling_2d import tables as scheduling_2d
 
 GOAL = 1.25  # HiTopK's speed by the best dense way's where communication dominates
 NEAR = 2  # points of accuracy that a sparse way may be behind
+SAME = 1e-4  # of a loss, where sums are added up in another order
 
 
 def median(job: dict, way: str) -> float:
@@ -103,6 +104,17 @@ def accuracy_verdict(curves: dict) -> str:
         f"{said(reached)}). A deeper model asks more of them, and of Auto what it asks of the scheme that "
         "it takes: [which reach the goal there](../convergence.md)."
     )
+
+
+def check_alike(curves: dict) -> None:
+    """Raises RuntimeError where ways that sum exactly have other losses after an epoch.
+
+    Later ones are left out: rounding, which differs by the order of sums, grows with the steps.
+    """
+    for seeds in zip(*(curves[way] for way in DENSE_WAYS if way in curves), strict=True):
+        losses = [points[0][1] for points in seeds]
+        if max(losses) - min(losses) > SAME * min(losses):
+            raise RuntimeError(f"After an epoch exact ways have different losses, {losses}.")
 
 
 def learned(curves: dict, reached: float) -> str:
