@@ -13,6 +13,14 @@ def on_gpu() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
 
+def fits_cpu_alone() -> bool:
+    """Whether a step of an optimizer may use operations that are for CPUs alone, and unknown to XLA.
+
+    Where a GPU is there but hidden, Keras 3 compiles by itself, unless a strategy is at hand.
+    """
+    return not on_gpu() and (tf.distribute.has_strategy() or not tf.config.list_physical_devices("GPU"))
+
+
 def library(wrapper: str) -> Callable[[], types.ModuleType]:
     """The function that loads the operations of one wrapper: at its first call, not at import.
 

@@ -8,12 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import budget, order, statistics, version
+from datacache import budget, order, statistics
 from datacache import memory as memory_level
 from datacache.local import LocalCopies
 from datacache.order import Order
 from datacache.pipeline import Loader, apply_augment, sample_spec, untuned
 from datacache.source import ImageFolder, Samples, TFRecords
+from datacache.version import of as version_of
 
 MEMORY_DIR = "/dev/shm"  # where stores are, unless another directory is given
 _FOREVER = (1 << 63) - 1
@@ -23,6 +24,7 @@ _EXAMINED_AT_ONCE = 1 << 20  # samples, whose numbers take memory
 _PLUMBING = re.compile(r"{{function_node.*?}} *|\s*\[\[{{node.*", re.DOTALL)  # of TensorFlow's messages
 # Batches that wait for the training. tf.data's choice grows: new memory, which takes longer than a copy.
 _READY = 2
+_LOADED_AT_ONCE = 512 << 20  # bytes of batches
 
 
 class DataCache:
@@ -94,7 +96,7 @@ class DataCache:
         if nodes < 1:
             raise ValueError(f"nodes={nodes}: must be at least 1, the number of machines.")
         self.source = source
-        self.version = _version_of(decode) if version is None else version
+        self.version = version_of(decode) if version is None else version
         self.local = LocalCopies(local_dir)
         source.open(self.local, memory_dir if budget.parse(memory) != 0 else None)
         order.require_samples(len(source))
@@ -175,6 +177,8 @@ class DataCache:
           input_context: of `distribute_datasets_from_function`; None for one worker.
           start: steps of the run that are done already; none is done again. See also callbacks.Resume.
           epochs: the run's last epoch; None: no end, for `fit(steps_per_epoch=cache.steps_per_epoch(...))`.
+            A dataset that ends begins, iterated again, with the same order and seeds: `fit` needs one that
+            does not.
           fraction: see `shuffle`.
           drop_remainder: whether each epoch ends with its last whole batch.
 
@@ -214,8 +218,14 @@ class DataCache:
         steps = tf.data.Dataset.range(start, end)
         if epochs is None:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        batches = steps.map(load_batch, tf.data.AUTOTUNE, deterministic=True).prefetch(_READY)
-        return untuned(native.timed(batches, self._name))
+        # Finished batches wait where the training is slower, as many as are loaded at a time.
+        sample_bytes = sum(x.shape.num_elements() * x.dtype.size for x in tf.nest.flatten(self.spec))
+        at_once = min(os.cpu_count(), _LOADED_AT_ONCE // max(len(rows) * sample_bytes, 1))
+        at_once = max(at_once, _READY)
+        batches = steps.map(load_batch, at_once, deterministic=True).prefetch(_READY)
+        dataset = untuned(native.timed(batches, self._name))
+        dataset.is_prefetched = True  # another prefetch behind it would wait in the training's stead
+        return dataset
 
     def _examine(self, steps: range, plan: Order, rows: range) -> None:
         """Checks and maps what is in memory of the samples of some steps of one epoch."""
@@ -341,6 +351,3 @@ def _rows(context: tf.distribute.InputContext | None, batch_size: int) -> range:
             "of one worker would get batches of different steps; start one worker per replica."
         )
     return order.rows_of(context.input_pipeline_id, workers, batch_size)
-
-
-_version_of = version.of

@@ -117,7 +117,8 @@ class CacheMonitor(_Callback):
 
     Args:
       cache: whose numbers.
-      log_dir: for TensorBoard; None for none.
+      log_dir: for TensorBoard; None for none. Of several workers the first writes; all numbers, also those
+        in the logs, are each worker's own.
 
     Example:
       >>> from datacache import DataCache, Samples
@@ -130,12 +131,15 @@ class CacheMonitor(_Callback):
       [0.0]
     """
 
-    def __init__(self, cache: DataCache, log_dir: str | None = None):
+    def __init__(self, cache: DataCache, log_dir: str | os.PathLike | None = None):
         super().__init__()
         self._cache, self._before, self._begin = cache, cache.stats(), time.monotonic()
-        self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
+        self._log_dir, self._writer = log_dir, None
 
     def on_train_begin(self, logs=None):
+        writes = self._log_dir is not None and self.model.distribute_strategy.extended.should_save_summary
+        if writes and self._writer is None:
+            self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         self._before, self._begin = self._cache.stats(), time.monotonic()
 
     def on_epoch_end(self, epoch, logs=None):

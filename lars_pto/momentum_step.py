@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 import custom_ops
-from custom_ops.library import on_gpu
+from custom_ops.library import fits_cpu_alone
 
 
 class MomentumStep(NamedTuple):
@@ -46,4 +46,4 @@ class MomentumStep(NamedTuple):
 
 def can_be_taken(dtype: tf.DType) -> bool:
     """Whether variables of `dtype` can be updated in place: on CPUs, if they are as precise as the step."""
-    return dtype in (tf.float32, tf.float64) and not on_gpu()
+    return dtype in (tf.float32, tf.float64) and fits_cpu_alone()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 import custom_ops
-from custom_ops.library import on_gpu
+from custom_ops.library import fits_cpu_alone
 from lars_pto import decision, parallel, partition
 
 MODES = ("auto", "on", "off")
@@ -38,7 +38,7 @@ def sums_of_squares(
     by_dtype: dict[tf.DType, list[int]] = {}
     for i, w in enumerate(weights):
         by_dtype.setdefault(w.dtype, []).append(i)
-    compute = plain_sums if on_gpu() else custom_ops.segmented_norms
+    compute = custom_ops.segmented_norms if fits_cpu_alone() else plain_sums
     parts = [
         compute([weights[i] for i in same], [directions[i] for i in same], [decays[i] for i in same])
         for same in by_dtype.values()

@@ -20,7 +20,8 @@ class LarsOptions:
     (`tf.IndexedSlices`) counts as the dense one it stands for.
 
     Not for small batches: SGD with momentum is simpler and as good there. Not with `jit_compile=True`
-    on CPUs: the fused operations have no XLA kernel (Keras does not compile there by itself).
+    on CPUs: the fused operations have no XLA kernel (where a GPU is hidden Keras compiles by itself, and
+    others are used).
 
     Args:
       learning_rate: γ, a float, a schedule or, in Keras 3, a callable. In units of relative change per step:

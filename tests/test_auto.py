@@ -39,6 +39,14 @@ def test_bytes_decide_where_bytes_are_dear():
     assert "HiTopK(" in reason and ": 804 ms predicted, 4e+03 ms by Dense()" in reason
 
 
+def test_bfloat16_is_summed_as_float32():
+    """Exact sums of it send four bytes per element, those of float16 two."""
+    dtypes = ("bfloat16", "float16", "float32")
+    said = {dtype: choose(BOTH, N, dtype, APART, [links(beta=1e-3)] * 2)[1] for dtype in dtypes}
+    assert "4e+03 ms by Dense()" in said["bfloat16"] and "4e+03 ms by Dense()" in said["float32"]
+    assert "2e+03 ms by Dense()" in said["float16"]
+
+
 def test_selection_decides_where_processors_are_slow():
     """804 ms + 1000 s: 2.395 ms per element make 3.199 s, just less than 0.8 of 4 s; 2.397 do not."""
     assert chosen(BOTH, links(1e-3, selection=2.395e-3)) == HiTopK(0.1)

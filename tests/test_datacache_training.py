@@ -114,6 +114,17 @@ def test_logs(pattern, shm, tmp_path):
     assert tags.count("datacache_stored") == EPOCHS
 
 
+def test_workers_beside_the_first_write_no_events(pattern, shm, tmp_path, monkeypatch):
+    strategy = tf.distribute.get_strategy()
+    kind = type(strategy.extended)
+    monkeypatch.setattr(kind, "should_save_summary", property(lambda extended: False))
+    cache = help_.cache(pattern, shm)
+    callbacks = [CacheMonitor(cache, tmp_path / "logs")]
+    arguments = {"epochs": 1, "steps_per_epoch": 2, "verbose": 0, "callbacks": callbacks}
+    history = model().fit(cache.dataset(BATCH, augment), **arguments).history
+    assert "datacache_stored" in history and not (tmp_path / "logs").exists()
+
+
 class Switch:
     """Carries arrays between nodes that are threads of this process."""
 

@@ -286,3 +286,78 @@ def test_optimizers_within_others_are_asked():
         model.compile(keras.optimizers.MultiOptimizer(each), "mse")
         converted = tss.shard_embeddings(model, placement="columns")
     assert type(converted.get_layer("table")) is keras.layers.Embedding
+
+
+def test_what_is_frozen_within_a_layer_stays_frozen():
+    """Layers within layers, and single weights, of which no configuration tells."""
+    with tss.SparseStrategy().scope():
+        ids = keras.Input([3], dtype="int32")
+        rows = keras.layers.Embedding(50, 4, name="words")(ids)
+        attention, dense = keras.layers.MultiHeadAttention(2, 2), keras.layers.Dense(2, name="dense")
+        model = keras.Model(ids, dense(attention(rows, rows)))
+        attention.trainable = False
+        dense.kernel.trainable = False
+        converted = tss.shard_embeddings(model, placement="columns")
+    paths = {v.path for v in model.trainable_variables}
+    assert paths == {"words/embeddings", "dense/bias"}
+    assert {v.path for v in converted.trainable_variables} == paths
+    assert not converted.get_layer(attention.name).trainable
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, keras.optimizers.LossScaleOptimizer], ids=["plain", "scaled"])
+def test_the_optimizer_keeps_its_rate_and_what_is_not_decayed(wrap):
+    class Halving(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):  # no get_config
+            return 0.1 / (1 + tf.cast(step, tf.float32))
+
+    with tss.SparseStrategy().scope():
+        ids = keras.Input([3], dtype="int32")
+        rows = keras.layers.Flatten()(keras.layers.Embedding(50, 4)(ids))
+        last = keras.layers.Dense(1, name="last")
+        model = keras.Model(ids, last(keras.layers.LayerNormalization()(rows)))
+        schedule = Halving()
+        adam = keras.optimizers.AdamW(schedule, weight_decay=0.1, clipnorm=1.0)
+        adam.exclude_from_weight_decay(var_list=[last.kernel], var_names=["gamma"])
+        optimizer = wrap(adam)
+        model.compile(optimizer, "mse")
+        converted = tss.shard_embeddings(model, min_rows=1000)
+    copy = getattr(converted.optimizer, "inner_optimizer", converted.optimizer)
+    assert type(converted.optimizer) is type(optimizer) and copy is not adam
+    assert copy._learning_rate is schedule and copy.clipnorm == 1.0
+    decayed = {v.path for v in converted.trainable_variables if copy._use_weight_decay(v)}
+    assert decayed == {v.path for v in model.trainable_variables if adam._use_weight_decay(v)}
+    assert "last/kernel" not in decayed and "last/bias" in decayed
+
+
+def test_several_optimizers_of_which_one_has_two_places():
+    with tss.SparseStrategy().scope():
+        model = model_of_embeddings()
+        adam = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 9))
+        twice = {"large/.*": adam, "small/.*": adam}
+        choice = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.2), twice)
+        model.compile(keras.optimizers.MultiOptimizer(choice), "mse")
+        copy = tss.shard_embeddings(model, min_rows=1000).optimizer
+    kinds = [type(optimizer).__name__ for optimizer in copy.optimizers]
+    assert kinds == ["Adam", "SGD"] and adam not in copy.optimizers
+    assert copy.optimizers[0]._learning_rate is adam._learning_rate
+    by_path = {v.path: copy._optimizer_map(v) for v in model.trainable_variables}
+    assert by_path["large/embeddings"] is by_path["small/embeddings"] is copy.optimizers[0]
+    assert by_path["rows/embeddings"] is copy.optimizers[1]
+
+
+def test_a_function_for_a_rate_is_kept():
+    with tss.SparseStrategy().scope():
+        model = model_of_embeddings()
+        model.compile(keras.optimizers.SGD(lambda: 0.25), "mse")
+        assert float(tss.shard_embeddings(model, min_rows=10).optimizer.learning_rate) == 0.25
+
+
+def test_inputs_within_lists_and_dicts():
+    """As Keras hands them over when it copies a model."""
+    with tss.SparseStrategy().scope():
+        ids, more = keras.Input([3], dtype="int32"), {n: keras.Input([1], name=n) for n in "ab"}
+        rows = keras.layers.Flatten()(keras.layers.Embedding(50, 4)(ids))
+        model = keras.Model([ids, more], keras.layers.Concatenate()([rows, *more.values()]))
+        converted = tss.shard_embeddings(model, placement="columns")
+        inputs = [tf.constant([[1, 2, 3]]), {n: tf.constant([[float(i)]]) for i, n in enumerate("ab")}]
+        np.testing.assert_array_equal(converted(inputs), model(inputs))

@@ -74,7 +74,7 @@ def test_a_program_refuses_settings_and_says_why():
     command = [sys.executable, "-m", "examples.digits.main", "--optimizer=adam", "--pto=on"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert "pto='on' must be left out: adam takes no norms." in ended.stderr + ended.stdout
+    assert "pto='on' must be none (--pto=none): adam takes no norms." in ended.stderr + ended.stdout
     assert "--global_batch_size: Samples per step" in ended.stderr + ended.stdout
 
 

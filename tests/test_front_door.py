@@ -132,6 +132,18 @@ def test_without_apt_the_packages_are_named(bare_machine: pathlib.Path) -> None:
     assert "bazel-bootstrap" in result.stderr
 
 
+# What these two would make: one library, a copy of Python, Horovod's metadata.
+BAZEL = '''
+mkdir -p bazel-bin/custom_ops && touch bazel-bin/custom_ops/op_ops.so
+[[ $1 != query ]] || echo //custom_ops:op_ops.so
+'''
+HOROVOD = ".venv/lib/python3.11/site-packages/horovod-0.28.1+tss.c0.dist-info"
+PYTHON = f'''
+if [[ $2 == venv ]]; then mkdir -p .venv/bin && cp "$0" .venv/bin/python; fi
+[[ $1 != tools/horovod/build.py ]] || mkdir -p {HOROVOD}
+'''
+
+
 @pytest.fixture
 def machine(bare_machine: pathlib.Path) -> pathlib.Path:
     """The bare machine with a Bazel and a Python that only write down how they were called."""
@@ -143,9 +155,8 @@ def machine(bare_machine: pathlib.Path) -> pathlib.Path:
     for file in (".bazelrc", "BUILD", "pyproject.toml"):
         (bare_machine / file).write_text("first\n")
     log = 'echo "$(basename "$0") $*" >>calls'
-    add_command(bare_machine / "bin", "bazel", log)
-    copy_itself = 'if [[ $2 == venv ]]; then mkdir -p .venv/bin && cp "$0" .venv/bin/python; fi'
-    add_command(bare_machine / "bin", "python3.11", f"[[ $1 == -c ]] || {log}\n{copy_itself}")
+    add_command(bare_machine / "bin", "bazel", log + BAZEL)
+    add_command(bare_machine / "bin", "python3.11", f"[[ $1 == -c ]] || {log}{PYTHON}")
     return bare_machine
 
 
@@ -182,6 +193,27 @@ def test_set_up_repeats_only_what_changed(machine: pathlib.Path, record_property
     assert set_up(machine) == ["venv", "checkout", "horovod", "native"]
     (machine / "requirements" / "models.txt").write_text("second\n")
     assert set_up(machine)[0] == "venv"
+
+
+def test_set_up_makes_anew_what_is_gone(machine: pathlib.Path) -> None:
+    """`git clean` and pip take what it has made, and leave its notes."""
+    set_up(machine)
+    (machine / "custom_ops" / "op_ops.so").unlink()
+    assert set_up(machine) == ["native"]
+    (machine / HOROVOD).rmdir()
+    assert set_up(machine) == ["horovod"]
+    (machine / ".cache" / "setup" / "native.files").unlink()  # of a set-up that kept no list
+    assert set_up(machine) == ["native"]
+    assert set_up(machine) == []
+
+
+def test_a_path_with_a_blank_is_refused(bare_machine: pathlib.Path) -> None:
+    """Before anything is downloaded."""
+    root = bare_machine / "my checkout"
+    shutil.copytree(bare_machine / "tools", root / "tools")
+    (root / "bin").symlink_to(bare_machine / "bin")
+    result = set_up_as_nobody(root)
+    assert result.returncode == 1 and "has a blank in it: move the checkout" in result.stderr
 
 
 def test_shims_of_pyenv_come_last(machine: pathlib.Path) -> None:

@@ -132,7 +132,12 @@ def test_readme_has_the_current_table() -> None:
 def test_missing_compiler_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "build_path", lambda: "")
     with pytest.raises(build.BuildError, match=r"'g\+\+'.*apt-get install g\+\+"):
-        build.check_machine(gpu=False)
+        build.check_machine(False, pathlib.Path("/cache"))
+
+
+def test_a_path_with_a_blank_is_refused() -> None:
+    with pytest.raises(build.BuildError, match="without blanks: .*, /my cache "):
+        build.check_machine(False, pathlib.Path("/my cache"))
 
 
 def test_make_settings_of_the_caller_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,3 +182,29 @@ def test_look_ahead_in_tagged_batches():
         assert (int(first.rows), first.data.data.numpy().tolist()) == (2, ids)
         assert first.data.following.numpy().tolist() == last
         assert (int(second.rows), second.data.following.numpy().tolist()) == (1 - worker, [])
+
+
+def unordered(n=64):
+    return tf.data.Dataset.range(n).map(tf.identity, num_parallel_calls=4, deterministic=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: tf.data.Dataset.range(8).batch(4), False),
+        (lambda: tf.data.Dataset.range(8).map(tf.identity, 4, deterministic=True).batch(4), False),
+        (lambda: unordered().batch(4).prefetch(1), True),
+        (lambda: tf.data.Dataset.range(2).flat_map(lambda _: unordered()).batch(4), True),
+    ],
+)
+def test_stages_in_any_order_are_told_of(make, told, caplog):
+    """Each worker takes slices of what must be the same batches."""
+    assert input_pipeline.in_order(make()).options().deterministic is None
+    assert ("deterministic=False" in caplog.text) == told
+
+
+def test_an_option_for_any_order_is_not_followed():
+    options = tf.data.Options()
+    options.deterministic = False
+    dataset = tf.data.Dataset.range(8).batch(4).with_options(options)
+    assert input_pipeline.in_order(dataset).options().deterministic is True

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import lars_pto
+from custom_ops import library
 from lars_pto import momentum_step
 from lars_pto.lars_rule import VARIANTS
 from lars_pto.momentum_step import MomentumStep
@@ -65,8 +66,17 @@ def test_a_wrong_factor_shows(monkeypatch):
 def test_where_steps_are_taken_in_place(monkeypatch):
     dtypes = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
     assert [d for d in dtypes if momentum_step.can_be_taken(d)] == [tf.float32, tf.float64]
-    monkeypatch.setattr(momentum_step, "on_gpu", lambda: True)
+    monkeypatch.setattr(momentum_step, "fits_cpu_alone", lambda: False)
     assert not momentum_step.can_be_taken(tf.float32)
+
+
+def test_where_keras_would_compile_by_itself(monkeypatch):
+    """With a GPU that is there but hidden, and no strategy: for XLA our operations have no kernels."""
+    assert library.fits_cpu_alone()
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
+    assert not library.fits_cpu_alone()
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        assert library.fits_cpu_alone()
 
 
 @pytest.mark.parametrize("in_place", [True, False])

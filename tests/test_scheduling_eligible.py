@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tf_sparse_strategy import keras_callers
+from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.scheduling import eligible
 
 YES = [keras.optimizers.SGD, tss.optimizers.LazyAdam, tss.optimizers.Adagrad]
@@ -130,6 +131,21 @@ def test_ids_of_a_layer(build, reason):
         ids = keras.Model(inputs, found)(tf.constant([[4.0, 5.0, 6.0]]))
         expected = {computed: [5, 4, 3], in_models: [3, 4, 5]}.get(build, [4, 5, 6])  # 8 - (9 - x)
         assert ids.numpy().tolist() == [expected]
+
+
+@pytest.mark.parametrize("build", [False, True])
+def test_tables_of_a_sequential_model(monkeypatch, build):
+    with tss.SparseStrategy().scope():
+        layers = [tss.layers.ShardedEmbedding(10, 2), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input([3], dtype="int32"), *layers])
+        model.compile(tss.optimizers.LazyAdam(), "mse")
+        model.optimizer.build(model.trainable_variables)
+    if build:
+        model(tf.constant([[1, 2, 3]]))
+    monkeypatch.setattr(slices, "divided", slices.of)  # as if there were other workers
+    tables, ids_of, left_out = eligible.tables_of(model)
+    assert len(tables) == 1 and not left_out
+    assert tf.nest.flatten(ids_of(tf.constant([[1, 2, 3]])))[0].numpy().tolist() == [[1, 2, 3]]
 
 
 def test_whose_step_it_is():

@@ -150,7 +150,7 @@ class CommunicationMonitor(*_callback_classes()):
             self._recorder = Recorder(strategy.extended.collectives, self._trace_steps)
         exact = isinstance(strategy.communication, (Dense, Torus2D))
         if strategy.topology.num_workers > 1 and not exact:
-            self._schemes = _Schemes(strategy, self._scheme_freq)
+            self._schemes = _Schemes(self.model, self._scheme_freq)
         if self._trace_path is not None or (self._schemes and self._scheme_freq):
             self.model.make_train_function(force=True)  # traced anew, with clock and probe
 
@@ -253,7 +253,7 @@ class CommunicationMonitor(*_callback_classes()):
         """
         if self._strategy.topology.rank:
             return
-        before, self._in_use = self._in_use, (metrics.schemes_in_use(self._strategy), changes)
+        before, self._in_use = self._in_use, (metrics.schemes_in_use(self.model), changes)
         if self._in_use == before:
             return
         (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
@@ -301,18 +301,18 @@ class _Stretch:
 
 
 class _Schemes:
-    """What sparse communication does in a stretch of training, for the logs."""
+    """What sparse communication of a model's gradients does in a stretch of training, for the logs."""
 
-    def __init__(self, strategy, freq: int | None):
-        self._strategy = strategy
+    def __init__(self, model, freq: int | None):
+        self._model, self._strategy = model, model.distribute_strategy
         self._freq = freq
         self._probe = metrics.GradientProbe(freq) if freq else None
         if freq:  # another monitor may have one
-            strategy.extended.gradients.probe = self._probe
+            self._strategy.extended.gradients.probe = self._probe
 
     def gather(self) -> list[metrics.SchemeCounts]:
         """What all workers know now. Collective."""
-        mine = metrics.read_schemes(self._strategy, self._probe)
+        mine = metrics.read_schemes(self._model, self._probe)
         return metrics.gather_schemes(mine, self._strategy.extended.collectives)
 
     def rates(

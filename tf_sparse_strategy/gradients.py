@@ -11,7 +11,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense, scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.memory import Memory
+from tf_sparse_strategy.memory import Memory, key_of
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with
 
 
@@ -93,9 +93,9 @@ class GradientReducer:
             for bucket, state in zip(plan.buckets, states, strict=True):
                 if not state.staged:  # summed exactly, without a verdict of its own
                     exact += [reduced[dense[p][0]] for p in bucket.positions]
-            finite = _all_finite(exact)
+            finite = [all_finite(g) for g in exact]
             if any(held):  # each worker sees its columns only
-                here = _all_finite([values_of(g) for g, h in zip(reduced, held, strict=True) if h])
+                here = [all_finite(values_of(g)) for g, h in zip(reduced, held, strict=True) if h]
                 agreed = self._collectives.all_reduce(tf.reduce_all(here), op="min", purpose="finite")
                 finite.append(agreed)
             commit(states, finite)
@@ -185,10 +185,6 @@ def _refuse_slices(pairs, communication) -> None:
             )
 
 
-def _all_finite(tensors) -> list[tf.Tensor]:
-    return [tf.reduce_all(tf.math.is_finite(x)) for x in tensors if x.dtype.is_floating]
-
-
 def _shaped(gradient, variable: tf.Variable) -> tf.Tensor:
     """`gradient`, whose shape TensorFlow may not know, e.g. behind the loop of an LSTM."""
     gradient = tf.convert_to_tensor(gradient)
@@ -204,7 +200,7 @@ def _spec(gradient: tf.Tensor, variable: tf.Variable) -> TensorSpec:
             "Make it without shape=."
         )
     return TensorSpec(
-        key=getattr(variable, "_unique_id", variable.name),
+        key=key_of(variable),
         shape=tuple(gradient.shape.as_list()),
         dtype=gradient.dtype.name,
         itemsize=gradient.dtype.size,

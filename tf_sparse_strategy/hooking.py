@@ -3,8 +3,9 @@
 A replaced function sees every strategy, so each first asks whether the one at hand is ours.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -28,11 +29,38 @@ def model_of(callbacks: Any) -> Any:
 
 
 def optimizers_of(model: Any) -> list:
-    """Those that `model` is compiled with or holds as attributes, as a `train_step` of its own may need."""
-    held = {id(value): value for value in vars(model).values()}
+    """Those that `model`, or a layer or model in it, is compiled with or holds, also in lists and dicts.
+
+    A `train_step` of one's own may need several.
+    """
+    held = {}
+    for layer in model._flatten_layers() if hasattr(model, "_flatten_layers") else [model]:
+        for value in vars(layer).values():
+            if isinstance(value, dict):
+                several = value.values()
+            else:
+                several = value if isinstance(value, (list, tuple)) else [value]
+            held |= {id(each): each for each in several}
     # The classes are asked: some values make a variable when they are, or read one of all workers.
     of_optimizers = ("apply_gradients", "iterations", "variables")
     return [value for value in held.values() if all(hasattr(type(value), name) for name in of_optimizers)]
+
+
+@contextlib.contextmanager
+def while_set(holder: Any, **values: Any) -> Iterator[None]:
+    """While this lasts, `holder` has these attributes; a `threading.local`, in this thread.
+
+    Keras's objects, which track what they are given, do not notice.
+    """
+    held = vars(holder)
+    before = {name: held[name] for name in values if name in held}
+    held.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            held.pop(name, None)
+        held.update(before)
 
 
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:

@@ -12,9 +12,11 @@ for the others.
 """
 
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from absl import logging
 
 # TensorFlow's own list of datasets whose input is a list of files (grappler's auto_shard.cc).
 _FILE_READERS = (
@@ -134,17 +136,49 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def reads_files(dataset: tf.data.Dataset) -> bool:
     """Whether a file reader stands anywhere in the pipeline, also within its functions."""
-
-    def reads(function) -> bool:
-        graph = function.function.graph.as_graph_def()
-        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-        return any(node.op.startswith(_FILE_READERS) for node in nodes)
-
-    return (
-        type(dataset).__name__.lstrip("_").startswith(_FILE_READERS)
-        or any(reads(function) for function in dataset._functions())
-        or any(reads_files(source) for source in dataset._inputs())
+    return any(
+        type(stage).__name__.lstrip("_").startswith(_FILE_READERS)
+        or any(node.op.startswith(_FILE_READERS) for node in _nodes_within(stage))
+        for stage in _stages(dataset)
     )
+
+
+def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` as each worker must read it that takes slices of the same batches: not in any order.
+
+    Logs a warning where a stage says itself `deterministic=False`, which no option overrides. (An interleave
+    tells only within a function.)
+    """
+    if any(
+        getattr(stage, "_deterministic", None) == "false"
+        or any(node.attr["deterministic"].s == b"false" for node in _nodes_within(stage))
+        for stage in _stages(dataset)
+    ):
+        logging.warning(
+            "A stage of the dataset has deterministic=False: workers may get other batches, and rows be "
+            "missed and repeated, since each takes its rows of all batches. Leave it out."
+        )
+    options = tf.data.Options()
+    if dataset.options().deterministic is False:
+        options.deterministic = True
+        logging.info("The dataset's option deterministic=False is not followed: workers share its batches.")
+    return dataset.with_options(options)
+
+
+def _stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """A dataset, and those that it is made of."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from _stages(source)
+
+
+def _nodes_within(dataset: tf.data.Dataset) -> Iterator:
+    """The operations of a dataset's functions."""
+    for function in dataset._functions():
+        graph = function.function.graph.as_graph_def()
+        yield from graph.node
+        for inner in graph.library.function:
+            yield from inner.node_def
 
 
 def _share(total, num_workers: int, index: int):

@@ -39,8 +39,8 @@ def install_tf_keras() -> None:
 def _back_up(original, callback):
     keras_saving.require_newest_weights(callback.model)
     extended = extended_of(callback.model.distribute_strategy)
-    if extended is not None and extended.gradients.memory.has_content:
-        extended.gradients.memory.save(_residual_path(callback))
+    if extended is not None:
+        extended.gradients.memory.save(_residual_path(callback), callback.model.variables)
     if keras_saving.is_follower(callback.model):
         tables.send_tables(callback.model)
         return
@@ -66,8 +66,8 @@ def _begin_from_backup(original, callback, logs=None):
     all_built = all(optimizer.built for optimizer in optimizers_of(callback.model))
     if len(others) == 1 and not all_built and tf.io.gfile.exists(callback._weights_path):
         [path] = others  # Keras does not restore the steps of an optimizer that is built later
-    callback._residual_before = path
-    saving.load_together(extended, path, extended.gradients.memory.load)
+    callback._residual_before, memory = path, extended.gradients.memory
+    saving.load_together(extended, path, lambda p: memory.load(p, callback.model.variables))
     if others and path not in others:
         logging.warning(
             "%s is not there: what had not been sent when these weights were saved is lost; %s are of "

@@ -4,6 +4,7 @@
 |-----------------------------------|-------------------------------------------|-------------------|
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
+| Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
 | CallbackList.on_epoch_begin       | communication may change by epochs        | tell which begins |
 | Trainer._get_metrics_result_…     | logs of a step of one's own are a worker's| average them      |
 | tf_keras: Model._validate_and_…   | the same                                  | the same          |
@@ -23,6 +24,7 @@ def install_keras3() -> None:
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     for method in ("__init__", "reset"):
         wrap(trainer.TFEpochIterator, method, _end_with_the_data)
+    wrap(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build_by_shapes)
     wrap(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _average_own_logs_of_keras3)
 
 
@@ -51,6 +53,36 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
     # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
     counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
     iterator._num_batches = counted
+
+
+def _build_by_shapes(original, model, iterator=None, data_batch=None):
+    """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
+    extended = extended_of(model.distribute_strategy)
+    if extended is None or iterator is None:
+        return original(model, iterator=iterator, data_batch=data_batch)
+    specs = extended.local_value(iterator._distributed_dataset.element_spec)
+    is_built = all(layer.built for layer in model._flatten_layers())
+    if not is_built and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
+        return original(model, iterator=iterator)  # weights may have shapes of the data
+    rows = 2 if model.run_eagerly else None  # what runs eagerly may count them; what is traced may not
+    with model.distribute_strategy.scope():
+        return model._symbolic_build(data_batch=tf.nest.map_structure(lambda s: _with_rows(s, rows), specs))
+
+
+def _is_known(spec) -> bool:
+    """Whether the shape of a component is, but for the number of rows; a ragged one's never is."""
+    if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec)):
+        return True
+    return spec.shape.rank is not None and spec.shape[1:].is_fully_defined()
+
+
+def _with_rows(spec, rows: int | None):
+    """The spec of so many rows where their number is not known; None for an input that is not given."""
+    if not hasattr(spec, "shape"):
+        return None
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] is not None:
+        return spec
+    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
 
 
 def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weight, distribute):

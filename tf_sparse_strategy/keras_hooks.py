@@ -3,8 +3,8 @@
 (keras_saving.py, keras_backups.py: when it saves. keras_epochs.py: how long epochs are, and
 their logs. keras_losses.py: what losses and means weigh.)
 
-Each hook wraps one function of Keras 3 or tf_keras and acts only while a `SparseStrategy` is the
-current strategy; under any other it calls the original.
+Each hook wraps one function of Keras 3 or tf_keras and acts only where a `SparseStrategy` is at hand, the
+current one, the model's or the optimizer's; elsewhere it calls the original (but for `fit`'s warning).
 
 | Keras function                              | trouble                              | what we do            |
 |---------------------------------------------|--------------------------------------|-----------------------|
@@ -36,7 +36,7 @@ import tensorflow as tf
 from tf_sparse_strategy import keras_backups, keras_epochs, keras_losses, keras_saving
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
 from tf_sparse_strategy.gradients import of_present, values_of
-from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, model_of, wrap
+from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, model_of, while_set, wrap
 from tf_sparse_strategy.overlap import tuned_fit
 
 # .sums: whether what this thread clips now is summed; .done: whether what it applies is, and is clipped
@@ -151,8 +151,7 @@ def _count_each_batch(original, optimizer, grads, trainable_variables):
     """Before gradients are added to those of other batches, of which rows may count."""
     extended = in_replica_of_ours()
     if extended is not None and _accumulates(optimizer):
-        pairs = zip(grads, trainable_variables, strict=True)
-        grads = [gradient for gradient, _ in extended.counted_gradients(pairs)]
+        grads = _counted(extended, grads, trainable_variables)
     return original(optimizer, grads, trainable_variables)
 
 
@@ -193,8 +192,7 @@ def _may_be_behind(variable):
 
 def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
-    table = slices.of(reference_variable)
-    if extended is None and table is not None and table.partition.workers > 1:
+    if extended is None and slices.divided(reference_variable) is not None:
         optimizer.built = False
         raise _made_outside(optimizer)  # or files would hold one worker's part of the slot as the whole
     chunked = None if extended is None else extended.chunked
@@ -223,12 +221,10 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
         functools.partial(function, are_counted=_accumulates(optimizer))
         for function in (extended.checked_gradients, extended.reduce_gradients)
     )
-    others, _clipping.done = extended.chunked.apply(optimizer, pairs, learning_rate, check, reduce)
-    try:
-        if others:
+    others, done = extended.chunked.apply(optimizer, pairs, learning_rate, check, reduce)
+    if others:
+        with while_set(_clipping, done=done):
             original(optimizer, *zip(*others, strict=True), learning_rate)
-    finally:
-        _clipping.done = False
 
 
 def _decay_whole_variables(original, optimizer, variables):
@@ -250,11 +246,8 @@ def _end_training(original, callbacks, *args, **kwargs):
 
 def _clip_sums(optimizer, gradients, variables):
     def clip(summed):
-        _clipping.sums = True
-        try:
+        with while_set(_clipping, sums=True):
             return optimizer._clip_gradients(summed)
-        finally:
-            _clipping.sums = False
 
     table = slices.first(variables)
     if table is None:
@@ -272,12 +265,17 @@ def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
     extended = in_replica_of_ours()
     if extended is not None:
         variables = trainable_variables or optimizer.inner_optimizer._trainable_variables
-        pairs = of_present(
-            lambda present: [gradient for gradient, _ in extended.counted_gradients(present)],
-            zip(grads, variables, strict=True),
-        )
-        grads = [gradient for gradient, _ in pairs]
+        grads = _counted(extended, grads, variables)
     return original(optimizer, grads, trainable_variables)
+
+
+def _counted(extended, grads, variables):
+    """Those of rows that count; None where there is none."""
+    pairs = of_present(
+        lambda present: [gradient for gradient, _ in extended.counted_gradients(present)],
+        zip(grads, variables, strict=True),
+    )
+    return [gradient for gradient, _ in pairs]
 
 
 def _check_finite_everywhere(original, optimizer, grads):

@@ -5,11 +5,16 @@
 | (un)scale_loss_for_distribution   | a short batch weighs like a full one      | weigh by true rows    |
 | reduce_values (Keras 3)           | means of a loss's own are not scaled      | scale them            |
 | Mean.update_state(a batch's mean) | workers' means count alike                | weigh by true rows    |
+| MeanMetricWrapper (Keras 3)       | of a Loss, means what is scaled already   | do not scale it       |
 """
+
+import threading
 
 import tensorflow as tf
 
-from tf_sparse_strategy.hooking import in_replica_of_ours, wrap
+from tf_sparse_strategy.hooking import in_replica_of_ours, while_set, wrap
+
+_of_metric = threading.local()  # .is_called: whether a metric calls a loss, whose value is no share
 
 
 def install_keras3() -> None:
@@ -21,6 +26,7 @@ def install_keras3() -> None:
     wrap(loss, "scale_loss_for_distribution", _scale_loss)
     wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
     wrap(reduction_metrics.Mean, "update_state", _record_mean)
+    wrap(reduction_metrics.MeanMetricWrapper, "update_state", _record_loss)
 
 
 def install_tf_keras() -> None:
@@ -33,6 +39,8 @@ def install_tf_keras() -> None:
 
 
 def _scale_loss(original, value):
+    if getattr(_of_metric, "is_called", False):
+        return value
     weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
 
@@ -53,6 +61,15 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
     from keras.src.losses import loss
 
     return loss.scale_loss_for_distribution(reduced)
+
+
+def _record_loss(original, metric, *args, **kwargs):
+    from keras.src.losses import loss
+
+    if in_replica_of_ours() is None or not isinstance(metric._fn, loss.Loss):
+        return original(metric, *args, **kwargs)
+    with while_set(_of_metric, is_called=True):
+        return original(metric, *args, **kwargs)
 
 
 def _record_mean(original, metric, values, sample_weight=None):

@@ -20,9 +20,11 @@ import functools
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy import saving
@@ -36,7 +38,6 @@ _left_to_the_chief: set[str] = set()  # files that this worker was asked to writ
 
 def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
-    import keras
     from keras.src import callbacks
     from keras.src.layers.layer import Layer
     from keras.src.legacy.saving import legacy_h5_format
@@ -53,8 +54,9 @@ def install_keras3() -> None:
     wrap(saving_lib, "is_memory_sufficient", _no_whole_file_in_memory)
     files.install_keras3(saving_lib.H5IOStore, saving_lib.safe_get_h5_dataset)
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
+    wrap(legacy_h5_format, "_set_weights", _set_own_weights)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of))
-    _wrap_loads(saving_api, (keras.saving, keras.models))
+    _wrap_loads(saving_api, "keras")
 
     wrap(Layer, "get_weights", tables.get_weights)
     wrap(Layer, "set_weights", tables.set_weights)
@@ -71,7 +73,6 @@ def install_keras3() -> None:
 
 def install_tf_keras() -> None:
     """Installs the hooks on tf_keras. Idempotent."""
-    import tf_keras
     from tf_keras.src import backend, callbacks
     from tf_keras.src.distribute import distributed_file_utils
     from tf_keras.src.engine.base_layer import Layer
@@ -89,7 +90,7 @@ def install_tf_keras() -> None:
     wrap(legacy_save, "save_weights", _save_legacy_weights_by_chief)
     wrap(saved_model_save, "save", _save_whole_model_by_chief)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of_tf_keras))
-    _wrap_loads(saving_api, (tf_keras.saving, tf_keras.models))
+    _wrap_loads(saving_api, "tf_keras")
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
     wrap(Layer, "set_weights", tables.set_weights)
@@ -101,10 +102,13 @@ def install_tf_keras() -> None:
     wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
 
 
-def _wrap_loads(saving_api, public_modules) -> None:
+def _wrap_loads(saving_api, package: str) -> None:
+    """In all modules of the package that have the function, e.g. those that `tf.keras` names."""
     wrap(saving_api, "load_weights", _load_weights)
-    for module in (saving_api, *public_modules):
-        wrap(module, "load_model", _load_model)
+    original = saving_api.load_model
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{package}.") and vars(module).get("load_model") is original:
+            wrap(module, "load_model", _load_model)
 
 
 def _wrap_csv_logger(csv_logger) -> None:
@@ -173,7 +177,7 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     if tables.of_model(model) is None:
         return _save_by_chief(original, model, filepath, *args, **kwargs)
     tables.require_copy_outside(model)
-    copying.require_dense_inputs(model)  # on all: the chief alone would fail after the others have left
+    _require_copy(model)  # on all: the chief alone would fail after the others have left
     extended = extended_of_model(model)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)
@@ -184,12 +188,38 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     return original(copy_of(model, weights), filepath, *args, **kwargs)
 
 
+def _require_copy(model) -> None:
+    """Raises where a copy would take other inputs than `model`, or lack what its class does."""
+    copying.require_dense_inputs(model)
+    for own in copying.models_in(model):
+        from keras.src.models.functional import Functional, functional_like_constructor
+
+        if isinstance(own, Functional) and not functional_like_constructor(type(own)):
+            raise NotImplementedError(
+                f"the model {own.name!r} is of a class of its own, which a copy with whole tables would not "
+                "be. Save it as .weights.h5, load that with one worker, and export there."
+            )
+
+
 def _refuse_parts(part) -> None:
     if part is not None:
         raise NotImplementedError(
             "a model with sharded tables or slots cannot be written as legacy .h5, nor by tf_keras as a "
             "SavedModel, by several workers. Save it as .keras or .weights.h5, or export it."
         )
+
+
+def _set_own_weights(original, layer, variables, values, *, skip_mismatch=False, **kwargs):
+    """Of a legacy .h5, which several workers do not write, but may be what a training begins with."""
+
+    def own(variable, value):
+        held = slices.of(variable)
+        if skip_mismatch and held is not None and tuple(value.shape) != held.partition.shape:
+            return np.zeros([0])  # what Keras skips, and says so
+        return slices.own(variable, value)
+
+    values = [own(*pair) for pair in zip(variables, values, strict=False)]
+    return original(layer, variables, values, skip_mismatch=skip_mismatch, **kwargs)
 
 
 def _leave_to_the_chief(path) -> None:

@@ -7,21 +7,23 @@ holds of them: every worker's part, gathered by the chief, so that one file serv
 import io
 import json
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import remembered, resharding
+from tf_sparse_strategy import remembered
 from tf_sparse_strategy.agreement import pieces
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE, own_name
-from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
+from tf_sparse_strategy.communication.switching import own_name
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State
+from tf_sparse_strategy.taking_up import counts_of_others, take_up
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 
@@ -35,7 +37,8 @@ class Memory(tf.train.experimental.PythonState):
     (resharding.py), steps go on being counted (with the same scheme also those of schemes within it, and
     `Guarded`'s density), and whatever else a scheme remembers starts afresh. Where sums are
     exact, the first one takes residuals along.
-    A list of gradients is known again by its place among the lists and by its shapes and dtypes.
+    A list of gradients is known again by its place among the lists and by its shapes and dtypes. Files, which
+    Keras's backups are, hold the lists of one model, and not those of models that are no more.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
     P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers);
@@ -60,7 +63,10 @@ class Memory(tf.train.experimental.PythonState):
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._latest: dict[Hashable, BucketPlan] = {}  # by variable
         self._restored: list[dict[str, Any]] = []
+        self._others: list[BucketPlan] = []  # lists for which nothing was restored: of other models
+        self._counts: dict[BucketPlan, dict[str, Any]] = {}  # restored ones that this scheme has no use for
         self.is_restored = False  # whether a residual has been
+        self.takes_up = True  # whether all sums are this one's, which take residuals along
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
         self._epoch = 0
 
@@ -108,12 +114,18 @@ class Memory(tf.train.experimental.PythonState):
         """Every bucket of every list, and its variables."""
         return self._buckets_of(self._lists)
 
-    @property
-    def trained_buckets(self) -> list[tuple[BucketSpec, State]]:
-        """Without those of lists of which variables are in another that was traced later: frozen, thawed."""
+    def trained_buckets(self, variables: Iterable) -> list[tuple[BucketSpec, State]]:
+        """Those of a model's `variables`; of lists that share some, as where layers freeze, of the latest."""
         return self._buckets_of(
-            plan for plan in self._lists if all(self._latest[tensor.key] == plan for tensor in plan.tensors)
+            plan
+            for plan in self._lists_of(variables)
+            if all(self._latest[tensor.key] == plan for tensor in plan.tensors)
         )
+
+    def _lists_of(self, variables: Iterable) -> list[BucketPlan]:
+        """Those with gradients of some of the variables, TensorFlow's or Keras's."""
+        keys = {key_of(variable) for variable in variables}
+        return [plan for plan in self._lists if not keys.isdisjoint(t.key for t in plan.tensors)]
 
     def _buckets_of(self, plans):
         return [
@@ -121,11 +133,6 @@ class Memory(tf.train.experimental.PythonState):
             for plan in plans
             for bucket, variables in zip(plan.buckets, self._lists[plan], strict=True)
         ]
-
-    @property
-    def has_content(self) -> bool:
-        """Whether there is anything to save; the same on all workers."""
-        return any(map(any, self._lists.values())) or bool(self._unclaimed())
 
     def begin_epoch(self, epoch: int) -> None:
         """Tells schemes that go by epochs which one begins, from 0 on."""
@@ -153,7 +160,8 @@ class Memory(tf.train.experimental.PythonState):
 
         All workers call, between steps. It sends nothing.
         """
-        self._restored, self.is_restored, self._epoch = [], False, 0
+        self._restored, self._others, self._counts = [], [], {}
+        self.is_restored, self._epoch = False, 0
         for plan, states in self._lists.items():
             self._begin_anew(states, self._initial(plan))
 
@@ -167,14 +175,22 @@ class Memory(tf.train.experimental.PythonState):
 
     def serialize(self) -> bytes:
         """Everything, as a NumPy archive; collective. Empty but on rank 0."""
-        records, arrays = [], {}
-        for number, (plan, states) in enumerate(self._lists.items()):
-            records.append(self._description(plan))
-            for bucket, state in enumerate(states):
-                for name, held in sorted(state.items()):
-                    if remembered.is_saved(name, state):
-                        saved = RESIDUAL if name == LEFT else name
-                        arrays[f"{number}/{bucket}/{saved}"] = self._gather(held)
+        return self._archive(list(self._lists))
+
+    def _archive(self, plans: list[BucketPlan]) -> bytes:
+        records, arrays = [self._description(plan) for plan in plans], {}
+        held = {
+            f"{number}/{bucket}/{RESIDUAL if name == LEFT else name}": variable
+            for number, plan in enumerate(plans)
+            for bucket, state in enumerate(self._lists[plan])
+            for name, variable in sorted(state.items())
+            if remembered.is_saved(name, state)
+        }
+        for key, is_empty in zip(held, self._are_empty(held.values()), strict=True):
+            if not (is_empty and key.endswith((f"/{RESIDUAL}", f"/{VELOCITY}"))):
+                arrays[key] = self._gather(held[key])
+        for number, plan in enumerate(plans):
+            arrays |= {f"{number}/{key}": rows for key, rows in self._counts.get(plan, {}).items()}
         for record in self._unclaimed():
             arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
             records.append({key: value for key, value in record.items() if key != "arrays"})
@@ -183,6 +199,14 @@ class Memory(tf.train.experimental.PythonState):
         archive = io.BytesIO()
         np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **arrays)
         return archive.getvalue()
+
+    def _are_empty(self, variables: Iterable[tf.Variable]) -> list[bool]:
+        """For each whether all workers' are zero: as large as the weights, and soon told. Collective."""
+        some = [tf.reduce_any(variable != 0) for variable in variables]
+        if not some:
+            return []
+        flags = tf.cast(tf.stack(some), tf.int32)
+        return (self._collectives.all_reduce(flags, op="max", purpose="memory").numpy() == 0).tolist()
 
     def _gather(self, held: tf.Variable) -> np.ndarray:
         """[P, ...] on rank 0: every worker's value, in rank order."""
@@ -197,7 +221,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def _unclaimed(self) -> list[dict[str, Any]]:
         """What was restored for lists of gradients that this run has not reduced yet."""
-        claimed = [self._description(plan)["tensors"] for plan in self._lists]
+        claimed = [self._description(plan)["tensors"] for plan in self._lists if plan not in self._others]
         left = []
         for record in self._restored:
             if record["tensors"] in claimed:
@@ -224,7 +248,11 @@ class Memory(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: bytes) -> None:
         """Restores what `serialize` returned on rank 0. Needs no other worker."""
-        with np.load(io.BytesIO(string_value)) as archive:
+        self._restore(string_value, others=[])
+
+    def _restore(self, content: bytes, others: list[BucketPlan]) -> None:
+        self._others, self._counts = others, {}
+        with np.load(io.BytesIO(content)) as archive:
             self._restored = json.loads(archive["records"].tobytes())
             for number, record in enumerate(self._restored):
                 record["arrays"] = {
@@ -235,8 +263,16 @@ class Memory(tf.train.experimental.PythonState):
         self.is_restored = any(
             key.endswith(f"/{RESIDUAL}") for record in self._restored for key in record["arrays"]
         )
+        if self.is_restored and not self.takes_up:
+            logging.warning(
+                "overlap: what the checkpoint's workers had not sent yet is lost. A strategy without overlap "
+                "would take it along."
+            )
+            self._restored, self.is_restored = [], False
         lost = self.looks_for_none and self.is_restored
         for plan, states in self._lists.items():
+            if plan in others:
+                continue
             values = self._initial(plan)
             self._fill(plan, values)
             self._begin_anew(states, values)
@@ -254,7 +290,8 @@ class Memory(tf.train.experimental.PythonState):
     def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
         """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
         own = self._description(plan)
-        alike = [p for p in self._lists if self._description(p)["tensors"] == own["tensors"]]
+        lists = [p for p in self._lists if p not in self._others]
+        alike = [p for p in lists if self._description(p)["tensors"] == own["tensors"]]
         records = [r for r in self._restored if r["tensors"] == own["tensors"]]
         place = alike.index(plan)
         if place >= len(records):
@@ -263,84 +300,39 @@ class Memory(tf.train.experimental.PythonState):
                 [tensor.shape for tensor in plan.tensors],
             )
             return False
-        self._take(plan, own, records[place], values)
-        records[place]["arrays"] = {}  # all workers' residuals: more than this one should hold on to
+        record = records[place]
+        take_up(record, own, plan, values, self._communication, self._collectives.topology)
+        self._counts[plan] = counts_of_others(record, values)
+        record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
         self._set_epoch(values)  # this run's: it may have begun after what was saved
         return True
 
-    def _take(self, plan, own, record, values) -> None:
-        names = [key.split("/") for key in record["arrays"]]
-        alike = all(record[key] == own[key] for key in ("buckets", "places", "nodes", "scheme"))
-        if alike and all(name in values[int(bucket)] for bucket, name in names):
-            for (bucket, name), rows in zip(names, record["arrays"].values(), strict=True):
-                values[int(bucket)][name].assign(rows[self._collectives.topology.rank])
-            return
-        remembered.count_on(remembered.counts_of(record, is_alike=record["scheme"] == own["scheme"]), values)
-        for name in (RESIDUAL, VELOCITY):
-            self._cut_anew(name, plan, own, record, values)
-
-    def _cut_anew(self, name, plan, own, record, values) -> None:
-        """Gives this run's buckets their parts of what the checkpoint's kept by that name."""
-        saved = [record["arrays"].get(f"{b}/{name}") for b in range(len(record["buckets"]))]
-        kept = [b for b, rows in enumerate(saved) if rows is not None and rows.any()]
-        if not kept:
-            return
-        positions = {p for b in kept for p in record["buckets"][b]}
-        holding = {b: name for b, state in enumerate(values) if name in state}
-        if name == RESIDUAL:
-            length = self._communication.share(self._collectives.topology).length
-            for b, bucket in enumerate(plan.buckets):
-                if b not in holding and positions & set(bucket.positions):
-                    holding[b] = LEFT
-                    values[b][LEFT] = variable(tf.zeros([length(bucket.num_elements)]))
-                    values[b][WAITS] = variable(1)
-            self._warn_of_what_is_dropped(
-                [(plan.buckets[b], State(values[b])) for b in holding if holding[b] == LEFT]
-            )
-        elif not holding:
-            logging.warning("%r has no use for %s's momentum.", self._communication, record["scheme"])
-            return
-        sizes = tuple(tensor.size for tensor in plan.tensors)
-        old = _layout(sizes, [record["buckets"][b] for b in kept], record["places"])
-        new = _layout(sizes, [own["buckets"][b] for b in holding], own["places"])
-        rank = self._collectives.topology.rank
-        shards = resharding.split(new, resharding.merge(old, [saved[b] for b in kept]), rank)
-        for (bucket, to), shard in zip(holding.items(), shards, strict=True):
-            values[bucket][to].assign(shard)
-            if PHASE in values[bucket]:
-                values[bucket][PHASE].assign(NO_PHASE)
-
-    def _warn_of_what_is_dropped(self, buckets) -> None:
-        for bucket, state in buckets:
-            own = scheme_of(bucket, self._communication)
-            [*_, (scheme, _)] = own.in_use(state, self._collectives.topology)
-            if getattr(scheme, "error_feedback", True) is False:
-                logging.warning(
-                    "%r: of what the checkpoint's workers had not sent yet, the first step sends the largest "
-                    "entries and drops the rest. error_feedback=True loses nothing.",
-                    scheme,
-                )
-                return
-
     # ---- files -----------------------------------------------------------------------------------
 
-    def save(self, path: str) -> None:
-        """Writes a file, as a whole or not at all; collective, rank 0 writes."""
-        content = self.serialize()
+    def save(self, path: str, variables: Iterable) -> None:
+        """Writes a file of a model's `variables`, as a whole or not at all; collective, rank 0 writes.
+
+        Where there is nothing to save there is no file.
+        """
+        plans = self._lists_of(variables)
+        if not any(any(self._lists[plan]) for plan in plans) and not self._unclaimed():
+            return
+        content = self._archive(plans)
         if self._collectives.topology.rank == 0:
             tf.io.gfile.makedirs(os.path.dirname(path))
             with tf.io.gfile.GFile(path + ".partial", "wb") as file:
                 file.write(content)
             tf.io.gfile.rename(path + ".partial", path, overwrite=True)
 
-    def load(self, path: str) -> None:
-        """Restores the file that `save` wrote, if there is one."""
+    def load(self, path: str, variables: Iterable) -> None:
+        """Restores the file that `save` wrote for a model's `variables`, if there is one."""
         if tf.io.gfile.exists(path):
+            own = self._lists_of(variables)
             with tf.io.gfile.GFile(path, "rb") as file:
-                self.deserialize(file.read())
+                self._restore(file.read(), others=[plan for plan in self._lists if plan not in own])
 
 
-def _layout(sizes, buckets, places) -> resharding.Layout:
-    return resharding.Layout(
-        sizes, tuple(tuple(b) for b in buckets), tuple((holder, shard) for holder, shard in places)
-    )
+def key_of(variable: Any) -> Hashable:
+    """By which a variable's gradients are known, TensorFlow's or Keras's."""
+    variable = slices.tensorflows(variable)
+    return getattr(variable, "_unique_id", variable.name)

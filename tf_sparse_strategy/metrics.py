@@ -211,9 +211,10 @@ class SchemeCounts:
     changes: float = 0.0
 
 
-def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
-    """What this worker of a `SparseStrategy` knows of its sparse sums."""
-    topology, buckets = strategy.topology, strategy.residual.trained_buckets
+def read_schemes(model, probe: GradientProbe | None) -> SchemeCounts:
+    """What this worker knows of the sparse sums of a model's gradients."""
+    strategy = model.distribute_strategy
+    topology, buckets = strategy.topology, strategy.residual.trained_buckets(model.variables)
     all_buckets = strategy.residual.buckets  # for what is counted
     scheme = strategy.extended.gradients.scheme
     used = [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
@@ -232,10 +233,11 @@ def read_schemes(strategy, probe: GradientProbe | None) -> SchemeCounts:
     )
 
 
-def schemes_in_use(strategy) -> dict[str, int]:
-    """Elements of gradients by the scheme, in words, that summed them last."""
+def schemes_in_use(model) -> dict[str, int]:
+    """Elements of a model's gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
-    for bucket, state in strategy.residual.trained_buckets:
+    strategy = model.distribute_strategy
+    for bucket, state in strategy.residual.trained_buckets(model.variables):
         scheme = scheme_of(bucket, strategy.extended.gradients.scheme)
         scheme, _ = scheme.in_use(state, strategy.topology)[-1]
         name = repr(scheme)

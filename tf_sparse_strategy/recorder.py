@@ -66,9 +66,9 @@ class Recorder:
             own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes)
             trace.write(path.replace("{rank}", str(topology.rank)), own)
         else:
-            ranks = clocks.aligned(
-                dict(enumerate(trace.gather(self._spans, self._collectives))), topology.nodes
-            )
+            rows = agreement.gather([dataclasses.astuple(span) for span in self._spans], self._collectives)
+            spans = {rank: [trace.Span(*fields) for fields in row] for rank, row in enumerate(rows)}
+            ranks = clocks.aligned(spans, topology.nodes)
             if topology.rank == 0:
                 trace.write(path, trace.chrome_trace(ranks, topology.nodes))
         found = agreement.gather(_times(self._spans), self._collectives)

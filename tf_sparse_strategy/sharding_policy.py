@@ -48,6 +48,7 @@ class Sharding:
             return dataset, None
         policy = self._policy(dataset, consumer)
         if policy == Policy.DATA:
+            dataset = input_pipeline.in_order(dataset)
             static = input_pipeline.static_batch_size(dataset)
             tagged = consumer is not None and (static is None or static % workers > 0)
             rank = self.collectives.topology.rank

@@ -13,7 +13,7 @@ from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended
 from tf_sparse_strategy.memory import Memory
-from tf_sparse_strategy.overlap.divided import Divided
+from tf_sparse_strategy.overlap.divided import Divided, is_size
 from tf_sparse_strategy.overlap.wait_free import WaitFree
 from tf_sparse_strategy.topology import Topology
 
@@ -41,10 +41,10 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         not call, is reported. Default 45.
       stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
         may do alone, such as saving. Default 1800.
-      overlap: None, to overlap the sum with the backward pass, which `tss.overlap.WaitFree()` does in buckets
-        of 25 MiB; or `tss.overlap.DeAR()`, to overlap half of it with the next step's forward pass; or
-        `tss.overlap.ShardedUpdate()`, to divide the update of the weights and the optimizer's state over the
-        workers.
+      overlap: what sums overlap with. None: the backward pass (`tss.overlap.WaitFree()` is the same with
+        buckets of 25 MiB). `tss.overlap.DeAR()`: half of each sum overlaps with the next step's forward pass.
+        `tss.overlap.ShardedUpdate()`: the update of the weights and the optimizer's state are divided over
+        the workers.
       delay_rows: whether rows of sharded tables that the next batch does not read are exchanged and updated
         during the next step, and rows that it alone reads looked up during this one; the result is the same,
         to the bit. Default False. See docs/scheduling_2d.md.
@@ -52,7 +52,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
         of range; or the workers' arguments, versions or devices differ.
-      TypeError: an argument is of another kind than said.
+      TypeError: an argument has the wrong type.
       RuntimeError: accelerators were not limited to one per process; or another worker failed to start.
 
     Example:
@@ -84,7 +84,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):
             scheme = communication_lib.get(communication)
-            if bucket_bytes is not None and not _is_count(bucket_bytes):
+            if bucket_bytes is not None and not is_size(bucket_bytes):
                 raise ValueError(f"bucket_bytes={bucket_bytes!r} must be a whole number greater than 0.")
             if not _is_positive(silence_limit):
                 raise ValueError(f"silence_limit={silence_limit!r} must be a number greater than 0.")
@@ -209,10 +209,6 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
     def __deepcopy__(self, memo):
         raise _copy_error()
-
-
-def _is_count(number) -> bool:
-    return isinstance(number, numbers.Integral) and not isinstance(number, bool) and number >= 1
 
 
 def _is_positive(number) -> bool:

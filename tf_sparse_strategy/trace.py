@@ -16,10 +16,6 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tf_sparse_strategy.collectives import Collectives
 
 STEPS = "steps"  # the line that shows the training steps
 COMPUTE = "compute"  # the line that shows when the processor worked
@@ -134,11 +130,3 @@ def write(path: str | os.PathLike, content: dict) -> None:
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, separators=(",", ":")))
-
-
-def gather(spans: Sequence[Span], collectives: Collectives) -> list[list[Span]]:
-    """Every rank's bars. Collective."""
-    from tf_sparse_strategy import agreement  # here: `tss trace` does not wait for TensorFlow
-
-    rows = agreement.gather([dataclasses.astuple(span) for span in spans], collectives)
-    return [[Span(*fields) for fields in row] for row in rows]

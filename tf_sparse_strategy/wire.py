@@ -68,6 +68,11 @@ def for_reduction(x: tf.Tensor, op: str) -> tuple[tf.Tensor, Restore]:
     )
 
 
+def summed_as(dtype: tf.DType) -> tf.DType:
+    """In which sums of `dtype` travel."""
+    return _SUM_CARRIER.get(dtype, dtype)
+
+
 def for_moving(x: tf.Tensor) -> tuple[tf.Tensor, Restore]:
     """Returns (`x` in a dtype Horovod can gather, exchange and broadcast, the way back).
 

@@ -48,6 +48,7 @@ LAYERS = (
         "tf_sparse_strategy.recorder",
         "tf_sparse_strategy.residual",
         "tf_sparse_strategy.saving",
+        "tf_sparse_strategy.taking_up",
         "tf_sparse_strategy.scheduling",
         "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.stall",

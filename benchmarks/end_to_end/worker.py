@@ -66,7 +66,7 @@ def sums(n: int, density: float, comm: Collectives) -> dict[str, list[float]]:
         names.TORUS: exact[methods.TORUS],
         names.HITOPK: sparse["HiTopK"],
         names.SHARDED: sparse["ShardedTopK"],
-        names.CODED: sparse["ShardedTopK" + methods.CODED],
+        names.CODED: sparse[names.CODED],
     }
     x, found = tf.random.stateless_normal([n], [comm.topology.rank, n]), {}
     for name, method in chosen.items():

@@ -36,7 +36,7 @@ class Config(Settings):
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0, below 1.")
         if self.pto is not None and self.optimizer != "lars":
-            raise ValueError(f"pto={self.pto!r} must be left out: {self.optimizer} takes no norms.")
+            raise ValueError(f"pto={self.pto!r} must be none (--pto=none): {self.optimizer} takes no norms.")
         if not 0 <= self.goal <= 1:
             raise ValueError(f"goal={self.goal} must be an accuracy, 0 to 1.")
 

@@ -95,11 +95,14 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
 
     Raises:
       RuntimeError: the environment asks for tf_keras.
+      ValueError: a batch is more than all images.
     """
     check_keras(legacy=False)
     keras.utils.set_random_seed(config.seed)
     training, test = (synthetic if config.synthetic else load)(config.seed)
     batch, count = config.global_batch_size, len(training[0])
+    if batch > count:
+        raise ValueError(f"global_batch_size={batch} must be at most {count}, the images to train on.")
     steps = count // batch
     model = make_model(config, strategy, config.epochs * steps)
     callbacks = [

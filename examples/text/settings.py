@@ -62,7 +62,7 @@ class TextSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         if self.pto is not None and self.optimizer != "lamb":
-            raise ValueError(f"pto={self.pto!r} must be left out: {self.optimizer} takes no norms.")
+            raise ValueError(f"pto={self.pto!r} must be none (--pto=none): {self.optimizer} takes no norms.")
         if self.optimizer == "lamb" and self.sharded_embedding:
             raise ValueError(
                 "optimizer='lamb' must be given with nosharded_embedding: it takes norms of whole tables."

@@ -115,9 +115,9 @@ def residuals(action: str, file: pathlib.Path) -> None:
     if action == "write":
         for seed in range(3):
             sparse_runs.step(reducer, variables, here.topology, seed)
-        reducer.memory.save(str(file))
+        reducer.memory.save(str(file), variables)
     else:
-        reducer.memory.load(str(file))
+        reducer.memory.load(str(file), variables)
     rest = sparse_runs.sent_in_all(reducer, variables)
     if action == "write" and here.topology.rank == 0:
         np.save(file.with_suffix(".npy"), rest)

@@ -100,6 +100,27 @@ def test_functions_within_eager_steps(comm):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def two_tables(table):
+    """Of the same ids."""
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    ids = VOCABULARY - 1 - inputs
+    rows = [keras.layers.Flatten()(table(VOCABULARY, WIDTH)(ids)) for _ in range(2)]
+    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(rows)))
+
+
+def test_a_call_of_the_model_within_an_epoch(strategies):
+    """It brings rows that it reads up to date, and no update of either table is lost."""
+    results = []
+    for strategy in strategies:
+
+        class Call(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                self.model(tf.constant(ADVERSARIAL[min(batch, 6)]))
+
+        results.append(trained(strategy, build=two_tables, data=adversarial(), callbacks=[Call()])[0])
+    oracle.assert_same(*results, rtol=0, atol=0)
+
+
 def test_files_and_custom_loops(strategies, shared_tmp):
     """Another run goes on where an interrupted one has saved, and sees all that `fit` has delayed."""
     results = []

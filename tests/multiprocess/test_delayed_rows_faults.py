@@ -87,18 +87,18 @@ def next_batch_of_one_worker(patch):
 
 
 def step_counted_twice(patch):
-    original = table._at_step
-    patch.setattr(table, "_at_step", lambda optimizer, step: original(optimizer, step + 1))
+    original = table.while_set
+    patch.setattr(table, "while_set", lambda o, _iterations: original(o, _iterations=_iterations + 1))
 
 
 def live_learning_rate(patch):
-    at_step, update, live = table._at_step, table._update, []
+    at_step, update, live = table.while_set, table._update, []
 
-    def noted(optimizer, step):
+    def noted(optimizer, **step):
         live.append(optimizer.learning_rate)
-        return at_step(optimizer, step)
+        return at_step(optimizer, **step)
 
-    patch.setattr(table, "_at_step", noted)
+    patch.setattr(table, "while_set", noted)
     patch.setattr(table, "_update", lambda o, v, g, rate: update(o, v, g, live.pop()))
 
 
@@ -126,9 +126,12 @@ def early_rows_before_the_delayed(patch):
             bring(later.pop())
         store(rows, *args)
 
-    patch.setattr(table.DelayedRows, "bring", lambda rows: later.append(rows))
+    def bring_later(rows):
+        in_step = getattr(rows.table.slices.delayed._step, "running", False)
+        later.append(rows) if in_step else bring(rows)
+
+    patch.setattr(table.DelayedRows, "bring", bring_later)
     patch.setattr(early.EarlyRows, "store", bring_and_store)
-    patch.setattr(updates.DelayedUpdates, "_bring", lambda delayed, rows: bring(rows))
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,61 @@ def test_callbacks(strategy, shared_tmp):
     assert_same_state(best.get_weights(), model.get_weights())
 
 
+def write_legacy(topology, comm, path, model):
+    """As Keras's older versions wrote weights; the first worker alone."""
+    legacy = keras.src.legacy.saving.legacy_h5_format
+    if topology.rank == 0:
+        with legacy.h5py.File(path, "w") as file:
+            legacy.save_weights_to_hdf5_group(file, model)
+    comm.barrier()
+
+
+def named(table, width=5):
+    ids = keras.Input([3], dtype="int32")
+    rows = keras.layers.Flatten(name="flat")(table(13, width, name="words")(ids))
+    return keras.Model(ids, keras.layers.Dense(1, name="last", kernel_initializer="ones")(rows))
+
+
+def test_a_legacy_file_is_where_a_training_begins(comm, topology, strategy, shared_tmp):
+    path, plain = str(shared_tmp / "plain.h5"), named(keras.layers.Embedding)
+    plain.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in plain.get_weights()])
+    write_legacy(topology, comm, path, plain)
+    for options in ({}, {"by_name": True}, {"by_name": True, "skip_mismatch": True}):
+        with strategy.scope():
+            model = named(tss.layers.ShardedEmbedding)
+        model.load_weights(path, **options)
+        assert_same_state(model.get_weights(), plain.get_weights())
+
+
+def test_a_legacy_file_of_other_tables(comm, partners, topology, strategy, shared_tmp):
+    """One that has as many columns as a worker holds is another, too."""
+    with strategy.scope():
+        model = named(tss.layers.ShardedEmbedding, width=6)
+    path, before = str(shared_tmp / "other.h5"), model.get_weights()
+    write_legacy(topology, comm, path, named(keras.layers.Embedding, width=6 // topology.num_workers))
+    with pytest.warns(UserWarning, match="mismatch in shape"):
+        model.load_weights(path, by_name=True, skip_mismatch=True)
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    with pytest.raises(ValueError, match="shape"):
+        model.load_weights(path, by_name=True)
+
+
+def test_a_class_that_a_copy_would_lose_is_not_exported(partners, strategy, tmp_path):
+    class Own(keras.Model):
+        def __init__(self, width):
+            ids = keras.Input([3], dtype="int32")
+            rows = keras.layers.Flatten()(tss.layers.ShardedEmbedding(50, 4)(ids))
+            super().__init__(ids, keras.layers.Dense(width)(rows))
+
+        def call(self, inputs):
+            return keras.ops.softmax(super().call(inputs))
+
+    with strategy.scope():
+        model = Own(2)
+    with pytest.raises(NotImplementedError, match="is of a class of its own"):
+        model.export(str(tmp_path / "exported"), verbose=False)
+
+
 def test_refusals(partners, strategy, shared_tmp):
     model = sharded(strategy)
     with pytest.raises(NotImplementedError, match="legacy .h5"):

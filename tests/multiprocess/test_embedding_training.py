@@ -99,6 +99,18 @@ def test_functional_models_look_up_together(partners, strategy):
     assert traffic()[0] - before == 6  # the nested model's table by itself
 
 
+def test_tables_whose_outputs_are_regularized_are_looked_up_by_themselves(comm, strategy):
+    """Keras's call of the layer adds the loss."""
+
+    def build(table):
+        inputs = keras.Input((3,), dtype="int32")
+        options = ({}, {}, {"activity_regularizer": keras.regularizers.L2(0.1)})
+        parts = [keras.layers.Flatten()(table(VOCABULARY, 4, **kwargs)(inputs)) for kwargs in options]
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(parts)))
+
+    oracle.compare(comm, strategy, experiment(lambda: keras.optimizers.SGD(0.1), build, predict=False))
+
+
 ELEMENTWISE = {
     "adadelta": lambda: keras.optimizers.Adadelta(1.0),
     "adamax": lambda: keras.optimizers.Adamax(0.02),

@@ -16,6 +16,7 @@ from tf_sparse_strategy.communication import (
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.memory import key_of
 from tf_sparse_strategy.remembered import is_progress
 
 
@@ -78,14 +79,16 @@ def test_lists_that_others_have_replaced_are_not_trained(topology, variables):
         return  # which has no buckets
     for seed, trained in enumerate((variables[:-1], variables, variables[:-1])):
         step(reducer, trained, topology, seed)
-        tensors = [tensor for bucket, _ in reducer.memory.trained_buckets for tensor in bucket.tensors]
+        buckets = reducer.memory.trained_buckets(variables)
+        tensors = [tensor for bucket, _ in buckets for tensor in bucket.tensors]
         assert sorted(t.shape for t in tensors) == sorted(tuple(v.shape) for v in trained)
-    assert len(reducer.memory.buckets) > len(reducer.memory.trained_buckets)
+    assert len(reducer.memory.buckets) > len(buckets)
     two = [[tf.Variable(v) for v in variables] for _ in range(2)]  # of two models
     for each in two:
         step(reducer, each, topology, 3)
-    count = sum(len(bucket.tensors) for bucket, _ in reducer.memory.trained_buckets)
-    assert count == len(variables) - 1 + 2 * len(variables)
+    for each in two:
+        own = [tensor.key for bucket, _ in reducer.memory.trained_buckets(each) for tensor in bucket.tensors]
+        assert sorted(own) == sorted(map(key_of, each))
 
 
 SLOW_BETWEEN_NODES = LinkModel(0.0, 1e-10, 0.0, 1e-4)

@@ -285,3 +285,32 @@ def test_files_of_a_model_with_optimizers_of_its_own(comm, strategies, shared_tm
     for one, two in zip(model.own.variables, other.own.variables, strict=True):
         np.testing.assert_array_equal(one, two)
     assert int(other.own.iterations.numpy()) == 1
+
+
+@pytest.mark.parametrize("where", ["a model within", "a dict", "a list"])
+def test_files_of_a_model_that_holds_optimizers_further_down(comm, strategies, shared_tmp, where):
+    """Keras saves them with it; the first worker alone would wait for the others."""
+
+    def made():
+        with strategies[1].scope():
+            base = keras.Sequential([keras.Input([4]), keras.layers.Dense(3, kernel_initializer="ones")])
+            model, adam = keras.Sequential([base, keras.layers.Dense(1)]), keras.optimizers.Adam(0.1)
+            if where == "a model within":
+                base.compile(adam, "mse")
+            else:
+                model.own = {"adam": adam} if where == "a dict" else [adam]
+            adam.build(base.trainable_variables)
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model, adam
+
+    model, adam = made()
+    path = str(shared_tmp / "further.weights.h5")
+    gradients = [tf.ones(v.shape) for v in model.layers[0].trainable_variables]
+    strategies[1].run(lambda: adam.apply(gradients, model.layers[0].trainable_variables))
+    model.save_weights(path)
+    comm.barrier()
+    other, restored = made()
+    other.load_weights(path)
+    if where == "a model within":  # lists and dicts are saved, too, but by Keras's own rules
+        for one, two in zip(adam.variables, restored.variables, strict=True):
+            np.testing.assert_array_equal(whole(one), whole(two))

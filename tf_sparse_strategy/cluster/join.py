@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tf_sparse_strategy.cluster import command as command_line
-from tf_sparse_strategy.cluster import facts, launch
+from tf_sparse_strategy.cluster import facts
 from tf_sparse_strategy.cluster.exchange import ExchangeError, ThroughRendezvous
 
 _DESCRIPTION = """\
@@ -85,16 +85,19 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        with contextlib.ExitStack() as opened:
-            if rank == 0:
-                opened.enter_context(launch.rendezvous_at(args.rendezvous[1]))
-            return _work(command, rank, size, args.rendezvous)
-    except (ExchangeError, OSError) as error:
+        from tf_sparse_strategy.cluster import (
+            launch,  # here: it needs Horovod, which `--help` does not
+        )
+
+        with launch.rendezvous_at(args.rendezvous[1]) if rank == 0 else contextlib.nullcontext():
+            return _work(command, rank, size, args.rendezvous, launch.slot_environment)
+    except (ExchangeError, ImportError, OSError) as error:
         print(f"tss join, rank {rank} on {socket.gethostname()}: {error}", file=sys.stderr)
         return 1
 
 
-def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, int]) -> int:
+def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, int], place_of) -> int:
+    """Runs `command` once all have come; `place_of` gives a rank's settings by the hosts of all."""
     own, server = _reach(rendezvous)
     interface = next((name for name, a in facts.interfaces().items() if a == own), "lo")
     environment = {
@@ -122,7 +125,7 @@ def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, i
             f"{len(set(hosts))} machines. Give the address by which the others reach the machine of rank 0, "
             "e.g. that of `hostname -I`, or set HOROVOD_GLOO_IFACE."
         )
-    code = _run(command, {**environment, **launch.slot_environment(hosts, rank)})
+    code = _run(command, {**environment, **place_of(hosts, rank)})
     with contextlib.suppress(ExchangeError):  # the first has failed, and its launcher ends us
         workers.tell("ended")
     if rank == 0 and code == 0:  # the others still need the rendezvous

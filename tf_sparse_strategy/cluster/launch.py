@@ -26,7 +26,7 @@ try:
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 except ImportError as error:
     raise ImportError(
-        f"netlab starts jobs as Horovod's launcher does, and importing that failed: {error}. "
+        f"tss starts jobs as Horovod's launcher does, and importing that failed: {error}. "
         "Run `tss doctor`."
     ) from error
 
@@ -47,14 +47,14 @@ class RankResult:
     stderr: str
 
 
-@contextlib.contextmanager
-def rendezvous(node: Node, slots: Sequence[SlotInfo]) -> Iterator[int]:
+def rendezvous(
+    node: Node, slots: Sequence[SlotInfo]
+) -> contextlib.AbstractContextManager[int]:
     """Serves Horovod's rendezvous on `node`; gives its port."""
     server = node.within_network(
         lambda: RendezvousHTTPServer((node.address, 0), RendezvousHandler, verbose=0)
     )
-    with serving(server, slots) as port:
-        yield port
+    return serving(server, slots)
 
 
 @contextlib.contextmanager
@@ -71,12 +71,10 @@ def serving(server: RendezvousHTTPServer, slots: Sequence[SlotInfo]) -> Iterator
         server.server_close()
 
 
-@contextlib.contextmanager
-def rendezvous_at(port: int) -> Iterator[int]:
+def rendezvous_at(port: int) -> contextlib.AbstractContextManager[int]:
     """Serves Horovod's rendezvous at a port of this machine, for workers that others start."""
     server = RendezvousHTTPServer(("", port), RendezvousHandler, verbose=0)
-    with serving(server, []) as opened:
-        yield opened
+    return serving(server, [])
 
 
 def slot_environment(hosts: Sequence[str], rank: int) -> dict[str, str]:

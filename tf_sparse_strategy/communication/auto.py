@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import link_measurement, residual
+from tf_sparse_strategy import link_measurement, residual, wire
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -236,8 +236,8 @@ def choose(
       >>> choose([Dense(), HiTopK(0.01)], 1_000_000, "float32", Topology((0, 1), 0), [slow] * 2)[0]
       1
     """
-    # `cost` is that of float32, in which sparse schemes send; exact ones send the bucket's own dtype.
-    in_float32 = -(-n * tf.as_dtype(dtype).size // 4)
+    # `cost` is that of float32, in which sparse schemes send; exact ones the bucket's own, or its carrier.
+    in_float32 = -(-n * wire.summed_as(tf.as_dtype(dtype)).size // 4)
     seconds = [
         scheme.cost(n if isinstance(scheme, SparseCommunication) else in_float32, topology, model).seconds
         for scheme, model in zip(schemes, models, strict=True)

@@ -15,8 +15,8 @@ from tf_sparse_strategy.topology import Topology
 class Communication(abc.ABC):
     """Sums a bucket of gradients over all workers.
 
-    Implementations are stateless and hashable by configuration; what they remember between steps
-    is in the variables of `state`.
+    Implementations are frozen dataclasses, told apart by their configuration: workers, and checkpoints,
+    compare their `repr`. What they remember between steps is in the variables of `state`.
     """
 
     # Size limit of a bucket where the user sets none. A bucket costs a few dependent collectives, and

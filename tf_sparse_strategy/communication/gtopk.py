@@ -104,8 +104,8 @@ class GTopK(MessageCommunication):
             to.append(None if peer is None else worker.ranks(share.group)[peer])
         return cost_model.messages(topology, to, sent, model)
 
-    def _result_words(self, n: int, share: Share) -> tuple[int, int]:
-        return self.packing(n).words, n + 1
+    def _message_words(self, n: int, share: Share) -> int:
+        return self.packing(n).words
 
 
 def _move(message, moves, share: Share, collectives):

@@ -56,5 +56,5 @@ class HiTopK(MessageCommunication):
         gathered = cost_model.all_gather(topology, 4 * self.packing(n).words, model, share.group)
         return cost_model.selection(n, model) + gathered
 
-    def _result_words(self, n: int, share: Share) -> tuple[int, int]:
-        return share.holders * self.packing(n).words, n + 1
+    def _message_words(self, n: int, share: Share) -> int:
+        return share.holders * self.packing(n).words

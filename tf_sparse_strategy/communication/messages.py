@@ -6,14 +6,11 @@ import dataclasses
 import tensorflow as tf
 
 from custom_ops import mstopk_error_feedback, replace_entries, sum_entries
-from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.packing import INDEX_CODINGS, WIRE_DTYPES, Packing
 from tf_sparse_strategy.communication.selectors import SELECTORS, select
 from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
-from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
-from tf_sparse_strategy.topology import Group, Topology
+from tf_sparse_strategy.topology import Group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,29 +50,12 @@ class MessageCommunication(SparseCommunication):
     def _sends_all(self) -> bool:
         return super()._sends_all and self.wire_dtype is None
 
-    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        share = self.share(topology)
-        if not self.pays(n, "float32", share):
-            return Dense().cost(n, topology, model)
-        length = share.length(n)
-        cost = self._cost_between(length, share, topology, model)
-        if share.shards == 1:
-            return cost
-        scattered = 4 * length * share.shards
-        gathered = 4 * min(self._result_words(length, share))
-        return (
-            cost_model.reduce_scatter(topology, scattered, model, Group.LOCAL)
-            + cost
-            + cost_model.all_gather(topology, gathered, model, Group.LOCAL)
-        )
+    def _result_bytes(self, n: int, share: Share) -> int:
+        return 4 * min(self._message_words(n, share), n + 1)  # as messages, or dense with a flag
 
     @abc.abstractmethod
-    def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
-        """Predicts the exchange between holders of a shard of `n` elements."""
-
-    @abc.abstractmethod
-    def _result_words(self, n: int, share: Share) -> tuple[int, int]:
-        """Words of the sum of a shard of `n` elements: as messages, and dense with a flag."""
+    def _message_words(self, n: int, share: Share) -> int:
+        """Words of the sum of a shard of `n` elements, as messages."""
 
     def packing(self, n: int) -> Packing:
         """The message of K of `n` elements."""
@@ -91,7 +71,8 @@ class MessageCommunication(SparseCommunication):
             kept = None if own is None else take_out(acc[tf.newaxis], *taken)[0]
         else:
             values, indices, kept, _ = mstopk_error_feedback(x, own, packing.k)
-            kept = keep_lost(kept, indices, packing.lost(values))
+            if (lost := packing.lost(values)) is not None:
+                kept = take_out(kept[tf.newaxis], indices[tf.newaxis], lost)[0]
         message = packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values))
         return message, kept, indices
 
@@ -162,10 +143,3 @@ def take_out(rows: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.
     """`rows` [R, n] without what was sent from `indices` [R, K], but with what the wire `lost` of it."""
     stays = 0.0 if lost is None else tf.reshape(lost, tf.shape(indices))
     return replace_entries(rows, indices, stays)
-
-
-def keep_lost(kept: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
-    """`kept` [n] with what the wire's dtype took away from the values sent from `indices` [K]."""
-    if lost is None:
-        return kept
-    return replace_entries(kept[tf.newaxis], indices[tf.newaxis], lost[tf.newaxis])[0]

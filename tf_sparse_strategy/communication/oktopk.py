@@ -7,7 +7,6 @@ import tensorflow as tf
 from custom_ops import mstopk, sum_entries
 from tf_sparse_strategy import cost_model, residual
 from tf_sparse_strategy.bucketing import BucketSpec
-from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import AGE, RESIDUAL, Share
@@ -156,31 +155,22 @@ class OkTopK(SparseCommunication):
             new[RESIDUAL] = tf.where(tf.logical_and(selected, applied), 0.0, acc)
         return summed, new, finite
 
-    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
+    def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         """Expected, where large entries spread evenly over regions, and K pass the thresholds."""
-        share = self.share(topology)
-        if not self.pays(n, "float32", share):
-            return Dense().cost(n, topology, model)
-        length, holders = share.length(n), share.holders
-        k = self.count(length)
-        part = 8 * -(-k // holders)
-        renewal = cost_model.all_gather(topology, 4 * k, model, share.group)
-        consensus = cost_model.all_reduce(topology, 8 * (holders - 1), model, share.group)
-        between = (
-            cost_model.selection(2 * length, model)  # of own entries, and of the sums
-            + cost_model.all_to_all(topology, part * holders, model, share.group)
+        part = self._result_bytes(n, share) // share.holders
+        renewal = cost_model.all_gather(topology, 4 * self.count(n), model, share.group)
+        consensus = cost_model.all_reduce(topology, 8 * (share.holders - 1), model, share.group)
+        return (
+            cost_model.selection(2 * n, model)  # of own entries, and of the sums
+            + cost_model.all_to_all(topology, part * share.holders, model, share.group)
             + renewal.every(self.threshold_period)
             + consensus.every(self.boundary_period)
             + cost_model.all_gather(topology, 12, model)
             + cost_model.all_gather(topology, part, model, share.group)
         )
-        if share.shards == 1:
-            return between
-        return (
-            cost_model.reduce_scatter(topology, 4 * length * share.shards, model, Group.LOCAL)
-            + between
-            + cost_model.all_gather(topology, part * holders, model, Group.LOCAL)
-        )
+
+    def _result_bytes(self, n: int, share: Share) -> int:
+        return 8 * share.holders * -(-self.count(n) // share.holders)  # balanced over the holders
 
 
 def _exceeds(x, threshold):

@@ -181,6 +181,6 @@ class ShardedTopK(MessageCommunication):
             + cost_model.all_gather(topology, 4 * of_sum.words, model, share.group)
         )
 
-    def _result_words(self, n: int, share: Share) -> tuple[int, int]:
+    def _message_words(self, n: int, share: Share) -> int:
         _, of_sum = self._packings(n, share)
-        return share.holders * of_sum.words, n + 1
+        return share.holders * of_sum.words

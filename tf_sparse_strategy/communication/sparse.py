@@ -17,11 +17,12 @@ import dataclasses
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import residual
+from tf_sparse_strategy import cost_model, residual
 from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
+from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
 from tf_sparse_strategy.topology import Group, Topology
 
@@ -106,6 +107,28 @@ class SparseCommunication(Communication):
           (the sum of all shards [>= N]; new values of the state; whether all contributions and all sums are
           finite: finite ones may add up to Inf, and what was sent of them would be lost).
         """
+
+    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
+        share = self.share(topology)
+        if not self.pays(n, "float32", share):
+            return Dense().cost(n, topology, model)
+        length = share.length(n)
+        between = self._cost_between(length, share, topology, model)
+        if share.shards == 1:
+            return between
+        return (
+            cost_model.reduce_scatter(topology, 4 * length * share.shards, model, Group.LOCAL)
+            + between
+            + cost_model.all_gather(topology, self._result_bytes(length, share), model, Group.LOCAL)
+        )
+
+    @abc.abstractmethod
+    def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
+        """Predicts the exchange between holders of a shard of `n` elements."""
+
+    @abc.abstractmethod
+    def _result_bytes(self, n: int, share: Share) -> int:
+        """Of the sum of a shard of `n` elements, which a node's workers give each other."""
 
     def count(self, n: int) -> int:
         """K = density n of `n` elements, at least one."""

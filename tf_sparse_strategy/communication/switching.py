@@ -1,4 +1,4 @@
-"""One of several schemes in each step, over one residual: what `Piecewise` and `Auto` have in common."""
+"""One of several schemes in each step, over one residual: what Piecewise, Auto and Guarded have in common."""
 
 import abc
 import functools

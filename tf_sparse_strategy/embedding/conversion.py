@@ -12,6 +12,7 @@ from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable
 from tf_sparse_strategy.embedding.copying import copy_of, models_in, nodes_of
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
+from tf_sparse_strategy.embedding.optimizer_copies import optimizer_like
 from tf_sparse_strategy.hooking import extended_of
 
 
@@ -115,7 +116,8 @@ def _compile_like(copy, model):
         return
     options = dict(model._compile_config.config)
     if model.optimizer is not None:
-        options["optimizer"] = model.optimizer.from_config(model.optimizer.get_config())
+        copies = list(zip(model.weights, copy.weights, strict=True))
+        options["optimizer"] = optimizer_like(model.optimizer, copies)
     copy.compile(**options, auto_scale_loss=False)
     if copy.built and copy.optimizer is not None:
         copy.optimizer.build(copy.trainable_variables)

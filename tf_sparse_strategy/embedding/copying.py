@@ -27,8 +27,7 @@ def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda la
     require_dense_inputs(model)
     with _not_compiled(model):  # what it is compiled with may have no configuration
         copy = keras.models.clone_model(model, inputs, clone_function=copies, recursive=True)
-    if weights:
-        copies.take_weights(copy, weights)
+    copies.finish(copy, weights)
     return copy
 
 
@@ -123,12 +122,19 @@ class _Copies:
         self._pairs.append((layer, copy))
         return copy
 
-    def take_weights(self, copy, weights):
-        copy.set_weights(weights)
+    def finish(self, copy, weights):
+        """Sets `weights`, or leaves them as they are drawn; frozen in `copy` is what is frozen."""
+        if weights:
+            copy.set_weights(weights)
         for layer, of_layer in self._pairs:
-            for inner, of_inner in zip(_flat(layer), _flat(of_layer), strict=True):
-                if hasattr(inner, "adapt"):
+            for inner, of_inner in zip(_flat(layer), _flat(of_layer), strict=bool(weights)):
+                if weights and hasattr(inner, "adapt"):
                     _hand_over(inner, of_inner)
+                if hasattr(inner, "_trainable"):  # of layers in others no configuration tells
+                    of_inner._trainable = inner._trainable
+            lists = (getattr(each, "weights", ()) for each in (layer, of_layer))
+            for own, of_own in zip(*lists, strict=bool(weights)):
+                of_own.trainable = own.trainable
 
 
 def _flat(layer):

@@ -21,7 +21,7 @@ def run_graph(original, model, inputs, *args, call_fn=None, **kwargs):
 
 def _lookups(model, inputs) -> list[tuple[ShardedTable, Any]]:
     """(layer, ids) of the model's divided tables that are called with one of its inputs, and nothing else."""
-    pairs = zip(model.inputs, inputs, strict=True)
+    pairs = zip(model.inputs, tf.nest.flatten(inputs), strict=True)
     given = {id(reference): x for reference, x in pairs if tf.is_tensor(x)}
     found = {}
     for nodes in model._nodes_by_depth.values():
@@ -29,8 +29,10 @@ def _lookups(model, inputs) -> list[tuple[ShardedTable, Any]]:
             layer, references = node.operation, node.input_tensors
             if not isinstance(layer, ShardedTable) or node.arguments.kwargs or len(references) != 1:
                 continue
-            held = slices.of(layer._embeddings) if layer.built else None
-            if held is not None and held.partition.workers > 1 and id(references[0]) in given:
+            if layer.activity_regularizer is not None:  # its call adds a loss
+                continue
+            held = slices.divided(layer._embeddings) if layer.built else None
+            if held is not None and id(references[0]) in given:
                 ids = given[id(references[0])]
                 found[id(layer), id(ids)] = layer, ids
     return list(found.values())

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradients import coalesced, is_coalesced, values_of
+from tf_sparse_strategy.gradients import is_coalesced, values_of
 
 
 def adam_rows(g, m, v, step, learning_rate, beta_1, beta_2, epsilon):
@@ -195,13 +195,11 @@ class Adagrad(keras.optimizers.Adagrad):
         if not isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
             return
-        gradient, dtype = coalesced(gradient), variable.dtype
         accumulator = self._accumulators[self._get_variable_index(variable)].value
-        rows, step = adagrad_rows(
-            tf.cast(gradient.values, dtype),
-            tf.gather(slices.local(accumulator), gradient.indices),
-            tf.cast(learning_rate, dtype),
-            self.epsilon,
-        )
-        self.assign(accumulator, tf.IndexedSlices(rows, gradient.indices))
-        self.assign_add(variable, tf.IndexedSlices(step, gradient.indices))
+        variable, indices = slices.tensorflows(variable), gradient.indices
+        total = gradient.values if is_coalesced(gradient) else _totals(gradient)[0]
+        old, values = (tf.gather(slices.local(x), indices) for x in (accumulator, variable))
+        rate = tf.cast(learning_rate, variable.dtype)
+        rows, change = adagrad_rows(tf.cast(total, variable.dtype), old, rate, self.epsilon)
+        for written, new in ((accumulator, rows), (variable, values + change)):
+            written.scatter_update(tf.IndexedSlices(new, indices))  # a repeated index as often, alike

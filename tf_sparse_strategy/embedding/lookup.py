@@ -58,8 +58,8 @@ def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
     Raises:
       tf.errors.InvalidArgumentError: an id is out of range, on all workers.
     """
-    held = slices.of(requests[0].table)
-    if held is None or held.partition.workers == 1:
+    held = slices.divided(requests[0].table)
+    if held is None:
         return [_from_whole(request, *_distinct(request)) for request in requests]
     counts = held.slices.counts()
     if counts is None:

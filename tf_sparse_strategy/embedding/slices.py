@@ -62,6 +62,12 @@ def whole_shape(variable: Any) -> tuple[int, ...]:
     return tuple(variable.shape) if held is None else held.partition.shape
 
 
+def divided(variable: Any) -> Any:
+    """The slice behind `variable` where other workers hold the rest of it, else None."""
+    held = of(variable)
+    return held if held is not None and held.partition.workers > 1 else None
+
+
 def own(variable: Any, value: Any) -> Any:
     """What this worker keeps of `value`, which is whole, in `variable`.
 

@@ -16,8 +16,7 @@ from tf_sparse_strategy.hooking import extended_of, optimizers_of
 
 def _divided(variables: Iterable) -> Any:
     """The first slice of a table that is on several workers; None if there is none."""
-    held = (slices.of(variable) for variable in variables)
-    return next((h for h in held if h is not None and h.partition.workers > 1), None)
+    return next((held for v in variables if (held := slices.divided(v)) is not None), None)
 
 
 def of_model(model: Any) -> Any:

@@ -120,8 +120,8 @@ class ShardedTable:
 
     def _require_whole(self):
         """Raises AttributeError for who wants to compute with a table that no worker has."""
-        held = slices.of(self._embeddings) if self.built else None
-        if held is not None and held.partition.workers > 1:
+        held = slices.divided(self._embeddings) if self.built else None
+        if held is not None:
             raise AttributeError(
                 f"`embeddings` of {self.name!r}: its columns are on {held.partition.workers} workers. "
                 "`get_weights()` on all workers gathers them; to compute with the table, e.g. to tie it to "

@@ -12,7 +12,9 @@ def is_per_replica(value) -> bool:
 
 
 def component(value):
-    """This process's part of a per-replica value; variables are left whole."""
+    """This process's part of a per-replica value, or its spec; variables are left whole."""
+    if isinstance(value, values.PerReplicaSpec):
+        return value._value_specs[0]
     return value.values[0] if is_per_replica(value) else value
 
 

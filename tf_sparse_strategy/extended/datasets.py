@@ -40,10 +40,12 @@ class Datasets:
             batches = self._agreed(dataset.cardinality())
             if batches == tf.data.INFINITE_CARDINALITY:
                 agreement = batches = None
+        if not getattr(dataset, "is_prefetched", False):  # as DataCache's are
+            dataset = dataset.prefetch(tf.data.AUTOTUNE)
         return DistributedDataset(
             input_workers=self._input_workers_with_options(HOST_ITERATOR),
             strategy=self._container_strategy(),
-            dataset=input_pipeline.without_tuning(dataset.prefetch(tf.data.AUTOTUNE)),
+            dataset=input_pipeline.without_tuning(dataset),
             options=HOST_ITERATOR,
             agreement=agreement,
             batches=batches,

@@ -80,6 +80,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         self.steps = StepCounter()
         alone = collectives.topology.num_workers == 1
         self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
+        self.gradients.memory.takes_up = self.chunked is None  # else sums of gradients go another way
         self._local = threading.local()
         self.delayed = DelayedUpdates(self._local) if delay_rows and not alone else None
         self.slices.delayed = self.delayed

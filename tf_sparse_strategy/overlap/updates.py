@@ -12,6 +12,8 @@ from absl import logging
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import clipping, separable, slices
+from tf_sparse_strategy.embedding.optimizer_copies import configuration
+from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.overlap import chunks, search
 from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.sharded import ShardedUpdate
@@ -205,20 +207,17 @@ class ChunkedUpdates:
         chosen = {key(v) for v in divided}
         strategy = optimizer._distribution_strategy
         config = _config(optimizer)
-        self._local.making = True
-        try:
-            with strategy.scope(), strategy.extended.alone():
-                shards = {}
-                for variable in variables:
-                    elements = chunks.size(variable.shape.num_elements(), workers)
-                    zeros = tf.zeros([elements if key(variable) in chosen else 0], variable.dtype)
-                    shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
-                    path = getattr(variable, "path", variable.name)  # TensorFlow's own have none
-                    shards[key(variable)]._path = path  # slots are named after it
-                inner = type(optimizer).from_config(config)
-                inner.build(list(shards.values()))
-        finally:
-            self._local.making = False
+        making = while_set(self._local, making=True)
+        with making, strategy.scope(), strategy.extended.alone():
+            shards = {}
+            for variable in variables:
+                elements = chunks.size(variable.shape.num_elements(), workers)
+                zeros = tf.zeros([elements if key(variable) in chosen else 0], variable.dtype)
+                shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
+                path = getattr(variable, "path", variable.name)  # TensorFlow's own have none
+                shards[key(variable)]._path = path  # slots are named after it
+            inner = type(optimizer).from_config(config)
+            inner.build(list(shards.values()))
         return inner, shards
 
     # ---- a step ---------------------------------------------------------------------------------
@@ -300,15 +299,8 @@ class ChunkedUpdates:
 
 def _config(optimizer):
     """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
-    held = vars(optimizer)
-    rate = held["_learning_rate"]
-    if not hasattr(rate, "assign"):  # a schedule or function, which may have no configuration
-        held["_learning_rate"] = 0.0
-    try:
-        config = optimizer.get_config()
-    finally:
-        held["_learning_rate"] = rate
-    return {**config, "learning_rate": 0.0} | ({"use_ema": False} if "use_ema" in config else {})
+    config = configuration(optimizer)
+    return config | ({"use_ema": False} if "use_ema" in config else {})
 
 
 def _updates_itself(optimizer):

@@ -55,7 +55,9 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
     of_optimizer = optimizer_reason(model.optimizer)
     layers = {id(layer._embeddings): layer for layer in _layers(model) if hasattr(layer, "_embeddings")}
     tables, inputs, left_out = [], [], {}
-    for variable in filter(_is_divided, model.trainable_variables):
+    for variable in model.trainable_variables:
+        if slices.divided(variable) is None:
+            continue
         ids, of_ids = ids_of(model, layers.get(id(variable)))
         reason = of_optimizer or variable_reason(variable) or of_ids
         if reason is None:
@@ -63,7 +65,7 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
             inputs.append(ids)
         else:
             left_out[variable.path] = reason
-    return tables, keras.Model(model.input, inputs) if tables else None, left_out
+    return tables, keras.Model(graph_of(model).input, inputs) if tables else None, left_out
 
 
 def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
@@ -106,8 +108,3 @@ def flat(ids: Any) -> tf.Tensor:
     if isinstance(ids, tf.SparseTensor):
         return ids.values
     return tf.reshape(ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids, [-1])
-
-
-def _is_divided(variable):
-    held = slices.of(variable)
-    return held is not None and held.partition.workers > 1

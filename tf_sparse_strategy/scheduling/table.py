@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from absl import logging
 from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.scheduling import eligible
 from tf_sparse_strategy.scheduling.early import EarlyRows
 from tf_sparse_strategy.scheduling.split import Split, contains
@@ -20,6 +22,7 @@ class DelayedRows:
 
     Args:
       table: the slice that they will update.
+      applying: while what it gives lasts, tables that are behind may be read and written.
 
     Attributes:
       wire_dtype: in which they travel.
@@ -28,8 +31,8 @@ class DelayedRows:
       early: the rows that the next lookup may have already.
     """
 
-    def __init__(self, table: Any):
-        self._table = weakref.ref(table)
+    def __init__(self, table: Any, applying: Callable[[], contextlib.AbstractContextManager]):
+        self._table, self._applying = weakref.ref(table), applying
         self.wire_dtype, self.early = table.dtype, EarlyRows(table)
         self.optimizer, self._number, self.looked_up_within = None, 0, False
         self._optimizers = weakref.WeakValueDictionary()  # by number; former ones may train again
@@ -119,7 +122,7 @@ class DelayedRows:
         step, rate = self._step.read_value(), self._rate.read_value()
         self._waiting.assign(0)
         self.early.drop()  # what does not wait, others may write
-        with keras_callers.without_autocast(), _at_step(optimizer, step):
+        with self._applying(), keras_callers.without_autocast(), while_set(optimizer, _iterations=step):
             _update(optimizer, table, gradient, rate)
         return _nothing()
 
@@ -141,17 +144,6 @@ def _update(optimizer, table, gradient, rate):
 
     extended = table.distribute_strategy.extended
     extended.update(table, update, args=(gradient, rate), group=False)
-
-
-@contextlib.contextmanager
-def _at_step(optimizer, step):
-    """While this lasts, `optimizer` takes `step` for the number of steps that it has made."""
-    fields, counter = vars(optimizer), optimizer._iterations
-    fields["_iterations"] = step
-    try:
-        yield
-    finally:
-        fields["_iterations"] = counter
 
 
 def _nothing():

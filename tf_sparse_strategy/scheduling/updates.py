@@ -12,6 +12,7 @@ from absl import logging
 
 from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.scheduling import eligible
 from tf_sparse_strategy.scheduling.split import Split
 from tf_sparse_strategy.scheduling.table import DelayedRows
@@ -53,7 +54,7 @@ class DelayedUpdates:
         """The delayed rows of a slice."""
         table = slices.of(table)
         if table.delayed_rows is None:
-            table.delayed_rows = DelayedRows(table)
+            table.delayed_rows = DelayedRows(table, self._applying)
             self._rows.append(weakref.ref(table.delayed_rows))
         return table.delayed_rows
 
@@ -63,19 +64,14 @@ class DelayedUpdates:
             if slices.of(variable) is not None:
                 rows = self.of(variable)
                 if tf.executing_eagerly():
-                    self._bring(rows)
+                    rows.bring()
                 rows.take_optimizer(optimizer)
 
     # ---- a step ---------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def running(self, fn: Callable) -> Iterator[None]:
+    def running(self, fn: Callable) -> contextlib.AbstractContextManager:
         """While this lasts, `fn` runs: for what it trains, if it is Keras's own step, rows may be delayed."""
-        outer, self._local.model = getattr(self._local, "model", None), keras_callers.trained_model(fn)
-        try:
-            yield
-        finally:
-            self._local.model = outer
+        return while_set(self._local, model=keras_callers.trained_model(fn))
 
     @contextlib.contextmanager
     def step_under_way(self, following: Any, weights: list[tf.Tensor] | None) -> Iterator[None]:
@@ -200,15 +196,11 @@ class DelayedUpdates:
         self._rows = [known for known in self._rows if known() is not None]
         for rows in [known() for known in self._rows]:
             if rows is not None and rows.table is not None:
-                self._bring(rows)
+                rows.bring()
                 rows.early.drop()  # those of a step that has failed, too
 
-    def _bring(self, rows):
-        self._local.applying = True
-        try:
-            rows.bring()
-        finally:
-            self._local.applying = False
+    def _applying(self):
+        return while_set(self._local, applying=True)
 
     def check_read(self, name: str) -> None:
         """Raises RuntimeError where rows of a table wait; `name` is what is read."""

@@ -65,8 +65,10 @@ def installed_version() -> str | None:
         return None
 
 
-def check_machine(gpu: bool) -> None:
-    """Raises BuildError, naming the remedy, when a tool or package for the build is missing."""
+def check_machine(gpu: bool, cache: pathlib.Path) -> None:
+    """Raises BuildError, naming the remedy, when a tool or package is missing, or a path cannot be."""
+    if any(letter.isspace() for letter in f"{sys.prefix}{cache}"):  # its CMake files cut flags at blanks
+        raise BuildError(f"Horovod's build needs paths without blanks: {sys.prefix}, {cache} (--cache)")
     path = build_path()
     commands = {"g++": "apt-get install g++", "make": "apt-get install make"}
     commands["cmake"] = "pip install 'cmake<4'"
@@ -156,7 +158,7 @@ def install(cache: pathlib.Path, gpu: bool) -> str:
     Returns:
       The installed version.
     """
-    check_machine(gpu)
+    check_machine(gpu, cache)
     version = wanted_version(gpu)
     if installed_version() == version:
         return version

@@ -3,7 +3,7 @@
 #
 # Every make target calls this first. What is up to date is recognised by a hash of its inputs, so
 # a second call costs well under a second. It writes only inside the checkout, except for Debian
-# packages and Bazel's own output directory. Logs of the long steps: .cache/setup/*.log
+# packages, pip's cache and Bazel's own output directory. Logs of the long steps: .cache/setup/*.log
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 cache=.cache/setup
@@ -33,7 +33,7 @@ find_python() {
 missing_packages() {
   local python
   python=$(find_python)
-  [[ -n $python ]] && "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  [[ -n $python ]] && "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3.11-venv
   command -v g++ >/dev/null || echo g++
   command -v bazel >/dev/null || echo bazel-bootstrap
   g++ -E -x c++ - <<<'#include <gmock/gmock.h>' >/dev/null 2>&1 || echo libgmock-dev
@@ -95,20 +95,31 @@ build_native() {
     path=${label#//}
     path=${path/://}
     install -m 644 "bazel-bin/$path" "$path"
-  done
+    echo "$path"
+  done >"$cache/native.files"
 }
+
+# Whether all that a step has made is still there: `git clean` and pip take it, and leave the stamp.
+native_is_there() {
+  local path
+  while read -r path; do [[ -e $path ]] || return 1; done <"$cache/native.files"
+} 2>/dev/null
+horovod_is_there() { compgen -G '.venv/lib/python3.11/site-packages/horovod-*+tss.*.dist-info' >/dev/null; }
 
 # up_to_date NAME HASH: whether step NAME was last finished with these inputs.
 up_to_date() { [[ $(cat "$cache/$1.stamp" 2>/dev/null) == "$2" ]]; }
 hash_of() { find "$@" -type f -not -name '*.pyc' -not -name '*.so' -print0 | LC_ALL=C sort -z |
   xargs -0 sha256sum | sha256sum; }
 
+# Horovod's CMake files cut compilers' flags at blanks.
+[[ $PWD != *[[:space:]]* ]] || die "the path of this checkout, $PWD, has a blank in it: move the checkout."
+
 no_python="Python 3.11 is needed and is not on PATH; Debian 12 has it as python3."
 packages=$(missing_packages)
 packages=${packages//$'\n'/ }
 if [[ -n $packages ]]; then
   command -v apt-get >/dev/null || die "install these first (Debian's names): $packages."
-  # A distribution's own python3-venv is of its own Python.
+  # Where another Python is the distribution's own, its packages seldom have 3.11.
   ((EUID == 0)) || [[ -n $(find_python) ]] || ! command -v python3 >/dev/null ||
     die "$no_python Here python3 is $(python3 --version)."
   ((EUID == 0)) || die "Debian packages are missing and only root can install them:" \
@@ -117,7 +128,7 @@ fi
 mkdir -p "$cache"
 # Two commands at once in one checkout: the second waits for the first one's set-up.
 exec 9>"$cache/lock"
-flock 9
+flock -n 9 || { say "waiting for a set-up of this checkout that still runs" && flock 9; }
 if [[ -n $packages ]]; then
   # shellcheck disable=SC2086  # one word per package
   logged apt "installing Debian packages: $packages" install_packages $packages
@@ -139,13 +150,13 @@ if ! up_to_date checkout "$want"; then
 fi
 
 want=$(hash_of requirements/dev.txt tools/horovod)
-if ! up_to_date horovod "$want"; then
+if ! up_to_date horovod "$want" || ! horovod_is_there; then
   logged horovod "building Horovod, about 3 minutes" .venv/bin/python tools/horovod/build.py
   echo "$want" >"$cache/horovod.stamp"
 fi
 
 want=$(hash_of requirements/dev.txt .bazelrc BUILD custom_ops tools/bazel)
-if ! up_to_date native "$want"; then
+if ! up_to_date native "$want" || ! native_is_there; then
   logged native "building the native code with Bazel" build_native
   echo "$want" >"$cache/native.stamp"
 fi

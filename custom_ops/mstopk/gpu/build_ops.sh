@@ -22,6 +22,7 @@ for source in "${sources[@]}"; do
   g++ "${compile[@]}" -O3 -w -fPIC -I. -I"$cuda/include" -c "$source" -o "$object"
   objects+=("$object")
 done
-g++ -shared "${objects[@]}" "${link[@]}" -L"$cuda/lib64" -lcudart_static -ldl -lrt -lpthread \
+# The CUDA runtime before TensorFlow's library, which has stubs of the same names for a runtime of its own version.
+g++ -shared "${objects[@]}" -L"$cuda/lib64" -lcudart_static "${link[@]}" -ldl -lrt -lpthread \
   -o build/cuda/mstopk_ops.so
 echo "build/cuda/mstopk_ops.so"

@@ -1,0 +1,149 @@
+"""Data through Keras's `fit`, `evaluate` and `predict`: every batch once, every row of what comes out."""
+
+import keras as keras3
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tests.multiprocess import oracle
+
+STEPS, BATCH = 20, 4
+
+
+class Numbered(keras3.utils.PyDataset):
+    """Batch i is made of i alone."""
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        return np.full([BATCH, 1], index, "float32"), np.full([BATCH, 1], index, "float32")
+
+
+class Seen(keras3.metrics.Metric):
+    """How often each batch was seen, by any row."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.rows = self.add_weight(shape=(STEPS,), initializer="zeros", name="rows")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        number = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+        self.rows.assign_add(tf.reduce_sum(tf.one_hot(number, STEPS), axis=0))
+
+    def result(self):
+        return tf.reduce_max(tf.abs(self.rows - BATCH))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("build", [True, False])
+def test_a_pydataset_with_workers_gives_each_batch_once(strategy, workers, build):
+    """Keras takes a batch to infer shapes from; what waits in the queue comes again in its next run."""
+    data = Numbered(workers=workers, use_multiprocessing=False, max_queue_size=10)
+    with strategy.scope():
+        layers = [keras3.Input([1])] if build else []
+        model = keras3.Sequential([*layers, keras3.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Seen(name="seen")])
+    for _ in range(2):
+        assert model.evaluate(data, verbose=0, return_dict=True)["seen"] == 0
+    logs = model.fit(data, epochs=2, validation_data=Numbered(workers=workers), verbose=0).history
+    assert logs["seen"] == logs["val_seen"] == [0, 0]
+
+
+def test_a_generator_is_read_from_its_beginning(comm, topology, strategy):
+    taken = []
+
+    def numbers():
+        for number in range(2 * STEPS):
+            taken.append(number)
+            yield np.full([BATCH, 1], number, "float32"), np.ones([BATCH, 1], "float32")
+
+    class Inputs(keras3.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.sums = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.sums.append(float(self.model.total.numpy()))
+
+    class Adds(keras3.Model):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(1,), initializer="ones")
+            self.total = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
+
+        def call(self, x):
+            return x * self.scale
+
+        def train_step(self, data):
+            x, _ = data
+            self.total.assign(tf.reduce_mean(x))
+            return {"loss": tf.reduce_mean(x)}
+
+    with strategy.scope():
+        model = Adds()
+        model.compile("sgd", "mse", run_eagerly=False)
+    inputs = Inputs()
+    model.fit(numbers(), steps_per_epoch=STEPS, epochs=1, verbose=0, callbacks=[inputs])
+    assert inputs.sums == [float(i) for i in range(STEPS)]
+
+
+def test_inputs_of_any_length_still_build_a_model(strategy):
+    """Only a batch tells the shapes of weights."""
+    data = tf.data.Dataset.from_generator(
+        lambda: ((np.ones([BATCH, 3], "float32"), np.ones([BATCH, 1], "float32")) for _ in range(3)),
+        output_signature=(tf.TensorSpec([None, None]), tf.TensorSpec([None, 1])),
+    )
+    with strategy.scope():
+        model = keras3.Sequential([keras3.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(data, verbose=0)
+    assert model.layers[0].kernel.shape == (3, 1)
+
+
+def test_a_loss_as_a_metric_is_that_of_all_rows(comm, strategy):
+    def run(scope):
+        with scope():
+            model = oracle.mlp(keras3)
+            metrics = [keras3.losses.Huber(), "mae", keras3.metrics.MeanSquaredError()]
+            model.compile("sgd", "mse", metrics=metrics)
+        data = oracle.dataset(25, 8)  # a tail of one row
+        return oracle.outcome(model, model.fit(data, validation_data=data, epochs=2, verbose=0))
+
+    oracle.compare(comm, strategy, run)
+
+
+@pytest.mark.parametrize("rows", [1, 13])
+def test_predictions_with_another_number_of_rows_than_the_inputs(strategy, rows):
+    with strategy.scope():
+        inputs = keras3.Input([6])
+        model = keras3.Model(inputs, keras3.ops.reshape(inputs, [-1, 2]))
+    x = np.random.default_rng(0).normal(size=(rows, 6)).astype("float32")
+    np.testing.assert_array_equal(model.predict(x, batch_size=4, verbose=0), x.reshape(-1, 2))
+
+
+def test_ragged_predictions(strategy):
+    lengths = [[2, 0, 1], [3], [], [1, 1], [0]]
+    ids = tf.ragged.constant(lengths, dtype=tf.int32)
+
+    class Rows(keras3.Model):
+        def predict_step(self, data):
+            x = data[0] if isinstance(data, tuple) else data
+            return tf.ragged.map_flat_values(lambda v: 2 * v, x)
+
+    with strategy.scope():
+        model = Rows()
+        model.compile()
+    data = tf.data.Dataset.from_tensor_slices(ids).batch(3)
+    found = model.predict(data, verbose=0)
+    assert found.to_list() == (2 * ids).to_list()
+
+
+def test_tf_keras_modules_load_together_too():
+    """`tf.keras.models` is another module than `tf_keras.models`, and has had the function before."""
+    import tf_keras
+    from tf_keras.api._v2.keras import models, saving
+
+    tss.SparseStrategy()
+    for module in (models, saving, tf_keras.models, keras3.models, keras3.saving):
+        assert hasattr(module.load_model, "_sparse_strategy_hook")

@@ -1,0 +1,126 @@
+"""Files of residuals hold what one model has left, and what some have no use for."""
+
+import io
+import json
+
+import keras as keras3
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_sparse_strategy as tss
+from tests.multiprocess import saving_models
+from tests.multiprocess.saving_models import interruption
+from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, step
+from tf_sparse_strategy.communication import Dense, HiTopK, OkTopK, Piecewise, TopKAllGather
+from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.memory import key_of
+
+SCHEME = TopKAllGather(0.1)
+
+
+def model_of(strategy, seed):
+    return saving_models.build(keras3, strategy, seed)
+
+
+def own_state(strategy, model):
+    """The model's, and of what is left what its gradients have left."""
+    buckets = strategy.residual.trained_buckets(model.variables)
+    left = [v.numpy() for _, state in buckets for v in state.values()]
+    return [*saving_models.state(model), *left]
+
+
+@pytest.mark.parametrize("which", ["resumed alone", "resumed beside a dead one"])
+def test_a_model_is_given_what_it_has_left_and_not_another(topology, shared_tmp, which):
+    """Models of one kind, one after the other under one strategy: folds, or an ensemble."""
+    directory = str(shared_tmp / "second")
+
+    def backup():
+        return keras3.callbacks.BackupAndRestore(directory)
+
+    strategy = tss.SparseStrategy(communication=SCHEME)
+    first, reference = model_of(strategy, 1), model_of(strategy, 2)
+    saving_models.fit(first, epochs=2)
+    saving_models.fit(reference, epochs=3)
+    expected = own_state(strategy, reference)
+    interrupted = model_of(strategy, 2)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras3, at_epoch=2)])
+    before = own_state(strategy, first)
+    if which == "resumed alone":
+        strategy = tss.SparseStrategy(communication=SCHEME)
+    resumed = model_of(strategy, 7)
+    history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
+    assert history.epoch == [2]
+    saving_models.assert_same_state(own_state(strategy, resumed), expected)
+    if which != "resumed alone":
+        saving_models.assert_same_state(own_state(strategy, first), before)
+    assert (len(expected) > len(saving_models.state(reference))) == (topology.num_workers > 1)
+
+
+def test_the_key_of_a_variable_is_that_of_its_gradients(topology, strategy):
+    with strategy.scope():
+        variable = keras3.Variable(tf.zeros([3]))
+    assert key_of(variable) == key_of(variable.value)
+    assert key_of(variable) != key_of(keras3.Variable(tf.zeros([3])))
+
+
+def test_a_strategy_with_overlap_says_that_what_was_left_is_lost(
+    partners, comm, topology, shared_tmp, caplog
+):
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    sparse = tss.SparseStrategy(communication=SCHEME)
+    step(sparse.extended.gradients, variables, topology, 0)
+    path = str(shared_tmp / "left.npz")
+    sparse.residual.save(path, variables)
+    comm.barrier()
+    dense, divided = tss.SparseStrategy(), tss.SparseStrategy(overlap=tss.overlap.ShardedUpdate())
+    for strategy, told in ((dense, False), (divided, True)):
+        caplog.clear()
+        strategy.residual.load(path, variables)
+        assert ("overlap: what the checkpoint's workers" in caplog.text) == told
+        assert strategy.residual.is_restored != told
+        strategy.residual.save(str(shared_tmp / f"again-{told}.npz"), variables)
+    comm.barrier()
+    assert (shared_tmp / "again-False.npz").exists() and not (shared_tmp / "again-True.npz").exists()
+
+
+def test_residuals_that_are_zero_are_not_saved(comm, topology):
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    reducer = GradientReducer(HiTopK(0.1), apart(topology), bucket_bytes=100)
+    reducer.reduce([(tf.zeros_like(v), v) for v in variables])
+    names = {}
+    for when in ("empty", "left"):
+        blob = moved(comm, reducer.memory.serialize())
+        with np.load(io.BytesIO(blob)) as archive:
+            names[when] = [name for name in archive.files if name.endswith("/residual")]
+            assert len(json.loads(archive["records"].tobytes())) == (topology.num_workers > 1)
+        step(reducer, variables, topology, 0)
+    assert names["empty"] == []
+    assert bool(names["left"]) == (topology.num_workers > 1)
+    before = kept(reducer)
+    other = GradientReducer(HiTopK(0.1), apart(topology), bucket_bytes=100)
+    other.memory.deserialize(moved(comm, reducer.memory.serialize()))
+    step(other, variables, topology, 1)
+    step(reducer, variables, topology, 1)
+    for one, two in zip(kept(reducer), kept(other), strict=True):
+        np.testing.assert_array_equal(one, two)
+    moves = any((a != b).any() for a, b in zip(before, kept(reducer), strict=True))
+    assert moves == (topology.num_workers > 1)
+
+
+def test_steps_go_on_after_a_stretch_of_exact_sums(comm, topology):
+    """By a scheme that counts none, as is one worker's."""
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    steered = Piecewise([(0, Dense()), (2, OkTopK(0.1))], unit="step")
+    first = GradientReducer(steered, apart(topology), bucket_bytes=100)
+    for seed in range(4):
+        step(first, variables, topology, seed)
+    exact = GradientReducer(Dense(), apart(topology), bucket_bytes=100)
+    exact.memory.deserialize(moved(comm, first.memory.serialize()))
+    step(exact, variables, topology, 4)
+    last = GradientReducer(steered, apart(topology), bucket_bytes=100)
+    last.memory.deserialize(moved(comm, exact.memory.serialize()))
+    step(last, variables, topology, 5)
+    steps = {int(s["step"]) for b, s in last.memory.buckets if not b.is_exact}
+    assert steps == ({5} if topology.num_workers > 1 else set())

@@ -1,0 +1,48 @@
+"""An optimizer like another one, with what its configuration leaves out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tf_sparse_strategy.hooking import while_set
+
+
+def optimizer_like(optimizer: Any, copies: Sequence[tuple[Any, Any]]) -> Any:
+    """A new one of Keras 3, with the same rates and exclusions from weight decay; it is not built.
+
+    Schedules and functions are the very same: they may have no configuration. (A `MultiOptimizer` that
+    chooses by a function is made from its configuration.)
+
+    Args:
+      optimizer: to be copied, with those in it.
+      copies: (variable, its copy) for the model's variables.
+    """
+    wrapped = getattr(optimizer, "inner_optimizer", None)
+    if wrapped is not None:  # one that scales the loss
+        options = ("name", "initial_scale", "dynamic_growth_steps")
+        return type(optimizer)(
+            optimizer_like(wrapped, copies), **{name: getattr(optimizer, name) for name in options}
+        )
+    by_path = getattr(optimizer, "_optimizer_map", None)
+    if hasattr(by_path, "default_optimizer"):  # one for some variables each
+        made = {id(inner): optimizer_like(inner, copies) for inner in optimizer.optimizers}
+        default, others = made[id(by_path.default_optimizer)], by_path.items()
+        of_copy = type(by_path)(default, {path: made[id(inner)] for path, inner in others})
+        return type(optimizer)(of_copy, optimizer.loss_scale_factor, optimizer.name)
+    rate = vars(optimizer).get("_learning_rate")
+    is_variable = rate is None or hasattr(rate, "assign")
+    made = type(optimizer).from_config(
+        optimizer.get_config() if is_variable else {**configuration(optimizer), "learning_rate": rate}
+    )
+    excluded = getattr(optimizer, "_exclude_from_weight_decay", ())
+    made._exclude_from_weight_decay = {
+        made._var_key(copy) for variable, copy in copies if optimizer._var_key(variable) in excluded
+    }
+    made._exclude_from_weight_decay_pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    return made
+
+
+def configuration(optimizer: Any) -> dict[str, Any]:
+    """That of one of Keras 3 whose rate, a schedule or function, may have none; without the rate."""
+    with while_set(optimizer, _learning_rate=0.0):
+        config = optimizer.get_config()
+    return {**config, "learning_rate": 0.0}
