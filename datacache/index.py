@@ -8,11 +8,9 @@ if it divides all bytes of the files into records.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import logging
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -21,14 +19,13 @@ import numpy as np
 from datacache import directories, memory, waiting
 from datacache.local import LocalCopies
 
-_MAKING = "an index of records, which another process may be making"
 _FRAMING = 16  # bytes of a record of TFRecord files without data
 _log = logging.getLogger("datacache")
 
 
 @contextlib.contextmanager
 def place(copies: LocalCopies, memory_dir: str | None, fingerprint: str) -> Iterator[pathlib.Path | None]:
-    """The file for a source's index; waits for another process that is making it.
+    """The file for a source's index; in memory, waits for another process that is making it.
 
     Args:
       copies: where it is if there are copies.
@@ -41,16 +38,12 @@ def place(copies: LocalCopies, memory_dir: str | None, fingerprint: str) -> Iter
     with contextlib.ExitStack() as stack:
         path = None
         if copies.root is not None:
-            directory = os.open(copies.root, os.O_RDONLY)  # not its marker, which whoever reads copies leases
-            stack.callback(os.close, directory)
-            with waiting.naming(_MAKING):
-                fcntl.flock(directory, fcntl.LOCK_EX)
             path = copies.root / "index" / f"{fingerprint}.npy"
         elif memory_dir is not None:
             with contextlib.suppress(OSError):  # of which the store, in the same directory, will warn
                 root = directories.claim(memory.root_of(memory_dir))
                 directory = directories.claim(root / f"{memory.INDEX}{fingerprint[:32]}")
-                with waiting.naming(_MAKING):
+                with waiting.naming("an index of records, which another process may be making"):
                     stack.enter_context(directories.one_at_a_time(directory))
                 directories.unlink_all(directory.glob("index.npy.tmp.*"))  # of processes that were killed
                 path = directory / "index.npy"

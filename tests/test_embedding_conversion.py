@@ -329,6 +329,23 @@ def test_the_optimizer_keeps_its_rate_and_what_is_not_decayed(wrap):
     assert "last/kernel" not in decayed and "last/bias" in decayed
 
 
+@pytest.mark.parametrize("layer", ["embedding", "normalization"])
+def test_weights_that_a_model_has_before_it_is_built(layer):
+    """A copy would draw others."""
+    with tss.SparseStrategy().scope():
+        if layer == "embedding":
+            layers = [keras.layers.Embedding(50, 4, weights=np.ones([50, 4])), keras.layers.Flatten()]
+        else:
+            layers = [keras.layers.Normalization()]
+            layers[0].adapt(np.array([[1.0], [3.0]]))
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with pytest.raises(ValueError, match="has weights already, and its model has not been built"):
+            tss.shard_embeddings(model, placement="columns")
+        model(tf.constant([[1]]))
+        tss.shard_embeddings(model, placement="columns")
+
+
 def test_several_optimizers_of_which_one_has_two_places():
     with tss.SparseStrategy().scope():
         model = model_of_embeddings()

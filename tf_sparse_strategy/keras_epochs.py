@@ -58,15 +58,15 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
 def _build_by_shapes(original, model, iterator=None, data_batch=None):
     """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
     extended = extended_of(model.distribute_strategy)
-    if extended is None or iterator is None:
+    if extended is None or iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
         return original(model, iterator=iterator, data_batch=data_batch)
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
     is_built = all(layer.built for layer in model._flatten_layers())
     if not is_built and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
         return original(model, iterator=iterator)  # weights may have shapes of the data
-    rows = 2 if model.run_eagerly else None  # what runs eagerly may count them; what is traced may not
+    batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
     with model.distribute_strategy.scope():
-        return model._symbolic_build(data_batch=tf.nest.map_structure(lambda s: _with_rows(s, rows), specs))
+        return model._symbolic_build(data_batch=batch)
 
 
 def _is_known(spec) -> bool:
@@ -74,15 +74,6 @@ def _is_known(spec) -> bool:
     if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec)):
         return True
     return spec.shape.rank is not None and spec.shape[1:].is_fully_defined()
-
-
-def _with_rows(spec, rows: int | None):
-    """The spec of so many rows where their number is not known; None for an input that is not given."""
-    if not hasattr(spec, "shape"):
-        return None
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] is not None:
-        return spec
-    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
 
 
 def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weight, distribute):

@@ -39,9 +39,9 @@ def install_tf_keras() -> None:
 
 
 def _scale_loss(original, value):
-    if getattr(_of_metric, "is_called", False):
-        return value
     weight = _loss_weight()
+    if weight is not None and getattr(_of_metric, "is_called", False):
+        return value
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
 
 
@@ -64,10 +64,7 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
 
 
 def _record_loss(original, metric, *args, **kwargs):
-    from keras.src.losses import loss
-
-    if in_replica_of_ours() is None or not isinstance(metric._fn, loss.Loss):
-        return original(metric, *args, **kwargs)
+    """Of a Loss, or a function that calls one."""
     with while_set(_of_metric, is_called=True):
         return original(metric, *args, **kwargs)
 

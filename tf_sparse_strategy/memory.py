@@ -41,8 +41,9 @@ class Memory(tf.train.experimental.PythonState):
     Keras's backups are, hold the lists of one model, and not those of models that are no more.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
-    P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers);
-    where that is too much, save when residuals are empty (`Piecewise`, flushed).
+    P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers), and
+    whoever restores reads as much; where that is too much, save when residuals are empty (`Piecewise`,
+    flushed).
 
     Args:
       communication: the scheme.
@@ -63,7 +64,7 @@ class Memory(tf.train.experimental.PythonState):
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._latest: dict[Hashable, BucketPlan] = {}  # by variable
         self._restored: list[dict[str, Any]] = []
-        self._others: list[BucketPlan] = []  # lists for which nothing was restored: of other models
+        self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
         self._counts: dict[BucketPlan, dict[str, Any]] = {}  # restored ones that this scheme has no use for
         self.is_restored = False  # whether a residual has been
         self.takes_up = True  # whether all sums are this one's, which take residuals along
@@ -75,7 +76,7 @@ class Memory(tf.train.experimental.PythonState):
         if plan not in self._lists:
             with tf.init_scope():
                 self._lists[plan] = self._initial(plan)
-                if not (self._restored and self._fill(plan, self._lists[plan])):
+                if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
         self._latest.update({tensor.key: plan for tensor in plan.tensors})
         return [State(variables) for variables in self._lists[plan]]
@@ -90,7 +91,7 @@ class Memory(tf.train.experimental.PythonState):
         ]
         held = [pair for _, state in before for pair in state.items()]
         counts = [(name, int(number)) for name, number in held if remembered.is_progress(name)]
-        for record in self._unclaimed():
+        for record in self._unclaimed() if self._is_meant(plan) else ():
             # Of the same layers, where some have been frozen, or thawed, since.
             if remembered.is_part(record["tensors"], self._description(plan)["tensors"]):
                 counts += remembered.counts_of(record, is_alike=record["scheme"] == repr(self._communication))
@@ -124,8 +125,12 @@ class Memory(tf.train.experimental.PythonState):
 
     def _lists_of(self, variables: Iterable) -> list[BucketPlan]:
         """Those with gradients of some of the variables, TensorFlow's or Keras's."""
-        keys = {key_of(variable) for variable in variables}
-        return [plan for plan in self._lists if not keys.isdisjoint(t.key for t in plan.tensors)]
+        keys = set(map(key_of, variables))
+        return [plan for plan in self._lists if _reduces_some(plan, keys)]
+
+    def _is_meant(self, plan: BucketPlan) -> bool:
+        """Whether what was restored may be the list's, and not another model's."""
+        return self._restored_for is None or _reduces_some(plan, self._restored_for)
 
     def _buckets_of(self, plans):
         return [
@@ -160,7 +165,7 @@ class Memory(tf.train.experimental.PythonState):
 
         All workers call, between steps. It sends nothing.
         """
-        self._restored, self._others, self._counts = [], [], {}
+        self._restored, self._restored_for, self._counts = [], None, {}
         self.is_restored, self._epoch = False, 0
         for plan, states in self._lists.items():
             self._begin_anew(states, self._initial(plan))
@@ -175,9 +180,9 @@ class Memory(tf.train.experimental.PythonState):
 
     def serialize(self) -> bytes:
         """Everything, as a NumPy archive; collective. Empty but on rank 0."""
-        return self._archive(list(self._lists))
+        return self._archive(list(self._lists), self._unclaimed())
 
-    def _archive(self, plans: list[BucketPlan]) -> bytes:
+    def _archive(self, plans: list[BucketPlan], unclaimed: list[dict[str, Any]]) -> bytes:
         records, arrays = [self._description(plan) for plan in plans], {}
         held = {
             f"{number}/{bucket}/{RESIDUAL if name == LEFT else name}": variable
@@ -191,7 +196,7 @@ class Memory(tf.train.experimental.PythonState):
                 arrays[key] = self._gather(held[key])
         for number, plan in enumerate(plans):
             arrays |= {f"{number}/{key}": rows for key, rows in self._counts.get(plan, {}).items()}
-        for record in self._unclaimed():
+        for record in unclaimed:
             arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
             records.append({key: value for key, value in record.items() if key != "arrays"})
         if self._collectives.topology.rank > 0:
@@ -221,7 +226,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def _unclaimed(self) -> list[dict[str, Any]]:
         """What was restored for lists of gradients that this run has not reduced yet."""
-        claimed = [self._description(plan)["tensors"] for plan in self._lists if plan not in self._others]
+        claimed = [self._description(plan)["tensors"] for plan in self._lists if self._is_meant(plan)]
         left = []
         for record in self._restored:
             if record["tensors"] in claimed:
@@ -248,10 +253,11 @@ class Memory(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: bytes) -> None:
         """Restores what `serialize` returned on rank 0. Needs no other worker."""
-        self._restore(string_value, others=[])
+        self._restore(string_value, for_variables=None)
 
-    def _restore(self, content: bytes, others: list[BucketPlan]) -> None:
-        self._others, self._counts = others, {}
+    def _restore(self, content: bytes, for_variables: set[Hashable] | None) -> None:
+        self._restored_for = for_variables
+        self._counts = {plan: counts for plan, counts in self._counts.items() if not self._is_meant(plan)}
         with np.load(io.BytesIO(content)) as archive:
             self._restored = json.loads(archive["records"].tobytes())
             for number, record in enumerate(self._restored):
@@ -271,7 +277,7 @@ class Memory(tf.train.experimental.PythonState):
             self._restored, self.is_restored = [], False
         lost = self.looks_for_none and self.is_restored
         for plan, states in self._lists.items():
-            if plan in others:
+            if not self._is_meant(plan):
                 continue
             values = self._initial(plan)
             self._fill(plan, values)
@@ -290,7 +296,7 @@ class Memory(tf.train.experimental.PythonState):
     def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
         """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
         own = self._description(plan)
-        lists = [p for p in self._lists if p not in self._others]
+        lists = filter(self._is_meant, self._lists)
         alike = [p for p in lists if self._description(p)["tensors"] == own["tensors"]]
         records = [r for r in self._restored if r["tensors"] == own["tensors"]]
         place = alike.index(plan)
@@ -314,10 +320,12 @@ class Memory(tf.train.experimental.PythonState):
 
         Where there is nothing to save there is no file.
         """
-        plans = self._lists_of(variables)
-        if not any(any(self._lists[plan]) for plan in plans) and not self._unclaimed():
+        plans, keys = self._lists_of(variables), set(map(key_of, variables))
+        is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
+        unclaimed = [] if is_for_others else self._unclaimed()
+        if not unclaimed and not any(any(self._lists[plan]) or self._counts.get(plan) for plan in plans):
             return
-        content = self._archive(plans)
+        content = self._archive(plans, unclaimed)
         if self._collectives.topology.rank == 0:
             tf.io.gfile.makedirs(os.path.dirname(path))
             with tf.io.gfile.GFile(path + ".partial", "wb") as file:
@@ -327,9 +335,12 @@ class Memory(tf.train.experimental.PythonState):
     def load(self, path: str, variables: Iterable) -> None:
         """Restores the file that `save` wrote for a model's `variables`, if there is one."""
         if tf.io.gfile.exists(path):
-            own = self._lists_of(variables)
             with tf.io.gfile.GFile(path, "rb") as file:
-                self._restore(file.read(), others=[plan for plan in self._lists if plan not in own])
+                self._restore(file.read(), for_variables=set(map(key_of, variables)) or None)
+
+
+def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:
+    return not keys.isdisjoint(tensor.key for tensor in plan.tensors)
 
 
 def key_of(variable: Any) -> Hashable:

@@ -58,6 +58,48 @@ def test_a_model_is_given_what_it_has_left_and_not_another(topology, shared_tmp,
     assert (len(expected) > len(saving_models.state(reference))) == (topology.num_workers > 1)
 
 
+def test_a_training_that_had_ended_leaves_nothing_to_the_next(topology, shared_tmp):
+    """It restores, has no step to make, and another model of its kind begins."""
+
+    def backup(name):
+        directory = str(shared_tmp / name)
+        return keras3.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
+
+    strategy = tss.SparseStrategy(communication=SCHEME)
+    saving_models.fit(model_of(strategy, 1), epochs=2, callbacks=[backup("first")])
+    reference = model_of(strategy, 2)
+    saving_models.fit(reference)
+    expected = own_state(strategy, reference)
+    strategy = tss.SparseStrategy(communication=SCHEME)  # of another run
+    first = saving_models.fit(model_of(strategy, 1), epochs=2, callbacks=[backup("first")])
+    assert first.epoch == []
+    second = model_of(strategy, 2)
+    saving_models.fit(second, callbacks=[backup("second")])
+    saving_models.assert_same_state(own_state(strategy, second), expected)
+
+
+def test_counts_outlive_backups_of_a_scheme_that_has_none(comm, topology, shared_tmp):
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    steered = Piecewise([(0, Dense()), (9, OkTopK(0.1))], unit="step")
+    first = GradientReducer(steered, apart(topology), bucket_bytes=100)
+    for seed in range(4):
+        step(first, variables, topology, seed)
+    paths = [str(shared_tmp / f"{n}.npz") for n in range(3)]
+    first.memory.save(paths[0], variables)
+    comm.barrier()
+    for before, after in zip(paths, paths[1:], strict=False):  # twice
+        exact = GradientReducer(Dense(), apart(topology), bucket_bytes=100)
+        exact.memory.load(before, variables)
+        step(exact, variables, topology, 4)
+        exact.memory.save(after, variables)
+        comm.barrier()
+    last = GradientReducer(steered, apart(topology), bucket_bytes=100)
+    last.memory.load(paths[2], variables)
+    step(last, variables, topology, 5)
+    steps = {int(s["step"]) for b, s in last.memory.buckets if not b.is_exact}
+    assert steps == ({5} if topology.num_workers > 1 else set())
+
+
 def test_the_key_of_a_variable_is_that_of_its_gradients(topology, strategy):
     with strategy.scope():
         variable = keras3.Variable(tf.zeros([3]))

@@ -46,7 +46,8 @@ def shard_embeddings(
     Raises:
       ValueError: an argument is not one of those, there is no `SparseStrategy` in scope, the model was made
         outside of it, or it or a model in it cannot be copied: its class makes it otherwise than from inputs
-        and outputs, or it has sparse or ragged inputs and is a Sequential or in another.
+        and outputs, it has sparse or ragged inputs and is a Sequential or in another, or it is not built but
+        one of its layers is.
       TypeError: it is no model of Keras 3.
 
     Example:
@@ -116,7 +117,7 @@ def _compile_like(copy, model):
         return
     options = dict(model._compile_config.config)
     if model.optimizer is not None:
-        copies = list(zip(model.weights, copy.weights, strict=True))
+        copies = list(zip(model.weights, copy.weights, strict=True)) if model.built else []
         options["optimizer"] = optimizer_like(model.optimizer, copies)
     copy.compile(**options, auto_scale_loss=False)
     if copy.built and copy.optimizer is not None:

@@ -127,6 +127,11 @@ class _Copies:
         if weights:
             copy.set_weights(weights)
         for layer, of_layer in self._pairs:
+            if not weights and layer is not of_layer and getattr(layer, "weights", ()):
+                raise ValueError(
+                    f"layer {layer.name!r} has weights already, and its model has not been built: call the "
+                    "model, or give it an Input, before it is copied."
+                )
             for inner, of_inner in zip(_flat(layer), _flat(of_layer), strict=bool(weights)):
                 if weights and hasattr(inner, "adapt"):
                     _hand_over(inner, of_inner)

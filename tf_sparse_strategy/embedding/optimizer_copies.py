@@ -28,11 +28,10 @@ def optimizer_like(optimizer: Any, copies: Sequence[tuple[Any, Any]]) -> Any:
         default, others = made[id(by_path.default_optimizer)], by_path.items()
         of_copy = type(by_path)(default, {path: made[id(inner)] for path, inner in others})
         return type(optimizer)(of_copy, optimizer.loss_scale_factor, optimizer.name)
-    rate = vars(optimizer).get("_learning_rate")
-    is_variable = rate is None or hasattr(rate, "assign")
-    made = type(optimizer).from_config(
-        optimizer.get_config() if is_variable else {**configuration(optimizer), "learning_rate": rate}
-    )
+    config = configuration(optimizer)
+    if _rate_of_its_own(optimizer) is not None:
+        config["learning_rate"] = _rate_of_its_own(optimizer)
+    made = type(optimizer).from_config(config)
     excluded = getattr(optimizer, "_exclude_from_weight_decay", ())
     made._exclude_from_weight_decay = {
         made._var_key(copy) for variable, copy in copies if optimizer._var_key(variable) in excluded
@@ -42,7 +41,14 @@ def optimizer_like(optimizer: Any, copies: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def configuration(optimizer: Any) -> dict[str, Any]:
-    """That of one of Keras 3 whose rate, a schedule or function, may have none; without the rate."""
+    """That of one of Keras 3; with a rate of 0 instead of a schedule or function, which may have none."""
+    if _rate_of_its_own(optimizer) is None:
+        return optimizer.get_config()
     with while_set(optimizer, _learning_rate=0.0):
-        config = optimizer.get_config()
-    return {**config, "learning_rate": 0.0}
+        return {**optimizer.get_config(), "learning_rate": 0.0}
+
+
+def _rate_of_its_own(optimizer):
+    """The schedule or function that an optimizer has for a rate; None for a number, which is a variable."""
+    rate = vars(optimizer).get("_learning_rate")
+    return None if hasattr(rate, "assign") else rate

@@ -299,7 +299,7 @@ class ChunkedUpdates:
 
 def _config(optimizer):
     """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
-    config = configuration(optimizer)
+    config = configuration(optimizer) | {"learning_rate": 0.0}
     return config | ({"use_ema": False} if "use_ema" in config else {})
 
 

@@ -151,12 +151,14 @@ fi
 
 want=$(hash_of requirements/dev.txt tools/horovod)
 if ! up_to_date horovod "$want" || ! horovod_is_there; then
+  rm -f "$cache/horovod.stamp"
   logged horovod "building Horovod, about 3 minutes" .venv/bin/python tools/horovod/build.py
   echo "$want" >"$cache/horovod.stamp"
 fi
 
 want=$(hash_of requirements/dev.txt .bazelrc BUILD custom_ops tools/bazel)
 if ! up_to_date native "$want" || ! native_is_there; then
+  rm -f "$cache/native.stamp"
   logged native "building the native code with Bazel" build_native
   echo "$want" >"$cache/native.stamp"
 fi
