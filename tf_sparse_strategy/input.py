@@ -158,10 +158,11 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
             "A stage of the dataset has deterministic=False: workers may get other batches, and rows be "
             "missed and repeated, since each takes its rows of all batches. Leave it out."
         )
+    if dataset.options().deterministic is not False:
+        return dataset
+    logging.info("The dataset's option deterministic=False is not followed: workers share its batches.")
     options = tf.data.Options()
-    if dataset.options().deterministic is False:
-        options.deterministic = True
-        logging.info("The dataset's option deterministic=False is not followed: workers share its batches.")
+    options.deterministic = True
     return dataset.with_options(options)
 
 

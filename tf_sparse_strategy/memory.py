@@ -23,7 +23,7 @@ from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State
-from tf_sparse_strategy.taking_up import counts_of_others, take_up
+from tf_sparse_strategy.taking_up import take_up
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 
@@ -117,16 +117,12 @@ class Memory(tf.train.experimental.PythonState):
 
     def trained_buckets(self, variables: Iterable) -> list[tuple[BucketSpec, State]]:
         """Those of a model's `variables`; of lists that share some, as where layers freeze, of the latest."""
+        keys = _keys(variables)
         return self._buckets_of(
             plan
-            for plan in self._lists_of(variables)
-            if all(self._latest[tensor.key] == plan for tensor in plan.tensors)
+            for plan in self._lists
+            if _reduces_some(plan, keys) and all(self._latest[t.key] == plan for t in plan.tensors)
         )
-
-    def _lists_of(self, variables: Iterable) -> list[BucketPlan]:
-        """Those with gradients of some of the variables, TensorFlow's or Keras's."""
-        keys = set(map(key_of, variables))
-        return [plan for plan in self._lists if _reduces_some(plan, keys)]
 
     def _is_meant(self, plan: BucketPlan) -> bool:
         """Whether what was restored may be the list's, and not another model's."""
@@ -307,8 +303,8 @@ class Memory(tf.train.experimental.PythonState):
             )
             return False
         record = records[place]
-        take_up(record, own, plan, values, self._communication, self._collectives.topology)
-        self._counts[plan] = counts_of_others(record, values)
+        topology = self._collectives.topology
+        self._counts[plan] = take_up(record, own, plan, values, self._communication, topology)
         record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
         self._set_epoch(values)  # this run's: it may have begun after what was saved
         return True
@@ -320,7 +316,8 @@ class Memory(tf.train.experimental.PythonState):
 
         Where there is nothing to save there is no file.
         """
-        plans, keys = self._lists_of(variables), set(map(key_of, variables))
+        keys = _keys(variables)
+        plans = [plan for plan in self._lists if _reduces_some(plan, keys)]
         is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
         unclaimed = [] if is_for_others else self._unclaimed()
         if not unclaimed and not any(any(self._lists[plan]) or self._counts.get(plan) for plan in plans):
@@ -336,11 +333,15 @@ class Memory(tf.train.experimental.PythonState):
         """Restores the file that `save` wrote for a model's `variables`, if there is one."""
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
-                self._restore(file.read(), for_variables=set(map(key_of, variables)) or None)
+                self._restore(file.read(), for_variables=_keys(variables) or None)
 
 
 def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:
     return not keys.isdisjoint(tensor.key for tensor in plan.tensors)
+
+
+def _keys(variables: Iterable) -> set[Hashable]:
+    return set(map(key_of, variables))
 
 
 def key_of(variable: Any) -> Hashable:

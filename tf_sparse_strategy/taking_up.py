@@ -28,7 +28,7 @@ def take_up(
     values: Variables,
     communication: Communication,
     topology: Topology,
-) -> None:
+) -> dict[str, Any]:
     """Assigns to `values`, the initial ones of the plan's buckets, what they are to go on from.
 
     Args:
@@ -38,21 +38,24 @@ def take_up(
       values: of each bucket; residuals of buckets whose scheme keeps none are added.
       communication: of this run.
       topology: of this worker.
+
+    Returns:
+      Those arrays that say how far a scheme has come of which this run's is none: nothing takes them up.
     """
-    others = counts_of_others(record, values)
+    others = _counts_of_others(record, values)
     arrays = {tuple(key.split("/")): rows for key, rows in record["arrays"].items() if key not in others}
     alike = all(record[key] == own[key] for key in ("buckets", "places", "nodes", "scheme"))
     if alike and all(name in values[int(bucket)] for bucket, name in arrays):
         for (bucket, name), rows in arrays.items():
             values[int(bucket)][name].assign(rows[topology.rank])
-        return
+        return others
     remembered.count_on(remembered.counts_of(record, is_alike=record["scheme"] == own["scheme"]), values)
     for name in (RESIDUAL, VELOCITY):
         _cut_anew(name, record, own, plan, values, communication, topology)
+    return others
 
 
-def counts_of_others(record: Mapping[str, Any], values: Variables) -> dict[str, Any]:
-    """Of a record's arrays, those that say how far a scheme has come of which this run's is none."""
+def _counts_of_others(record, values):
     known = {name for state in values for name in state}
     named = ((key, key.partition("/")[2], rows) for key, rows in record["arrays"].items())
     return {key: rows for key, name, rows in named if remembered.is_progress(name) and name not in known}

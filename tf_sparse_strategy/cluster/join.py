@@ -85,9 +85,8 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        from tf_sparse_strategy.cluster import (
-            launch,  # here: it needs Horovod, which `--help` does not
-        )
+        # Here: it needs Horovod, which `--help` does not.
+        from tf_sparse_strategy.cluster import launch
 
         with launch.rendezvous_at(args.rendezvous[1]) if rank == 0 else contextlib.nullcontext():
             return _work(command, rank, size, args.rendezvous, launch.slot_environment)

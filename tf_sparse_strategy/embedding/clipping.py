@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradients import coalesced, of_present, values_of
+from tf_sparse_strategy.hooking import while_set
 
 _applying = threading.local()  # .clipped: whether what this thread applies is clipped already
 
@@ -92,11 +93,8 @@ def clip_and_apply(original, optimizer, grads_and_vars, *args, **kwargs):
         return clip(optimizer, *zip(*present, strict=True), clip_whole=optimizer._clip_gradients)
 
     pairs = of_present(clipped, pairs)
-    _applying.clipped = True
-    try:
+    with while_set(_applying, clipped=True):
         return original(optimizer, pairs, *args, **kwargs)
-    finally:
-        _applying.clipped = False
 
 
 def clip_once(original, optimizer, gradients):

@@ -28,9 +28,9 @@ def optimizer_like(optimizer: Any, copies: Sequence[tuple[Any, Any]]) -> Any:
         default, others = made[id(by_path.default_optimizer)], by_path.items()
         of_copy = type(by_path)(default, {path: made[id(inner)] for path, inner in others})
         return type(optimizer)(of_copy, optimizer.loss_scale_factor, optimizer.name)
-    config = configuration(optimizer)
-    if _rate_of_its_own(optimizer) is not None:
-        config["learning_rate"] = _rate_of_its_own(optimizer)
+    config, rate = configuration(optimizer), _rate_of_its_own(optimizer)
+    if rate is not None:
+        config["learning_rate"] = rate
     made = type(optimizer).from_config(config)
     excluded = getattr(optimizer, "_exclude_from_weight_decay", ())
     made._exclude_from_weight_decay = {

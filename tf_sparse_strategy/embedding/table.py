@@ -15,6 +15,7 @@ from tf_sparse_strategy.embedding import inputs as input_kinds
 from tf_sparse_strategy.embedding.combiner import COMBINERS
 from tf_sparse_strategy.embedding.lookup import Request, lookup
 from tf_sparse_strategy.embedding.partition import ColumnPartition
+from tf_sparse_strategy.hooking import while_set
 
 _ALLOWED = {
     "combiner": (None, *COMBINERS),
@@ -246,11 +247,8 @@ def looked_up_ahead(lookups: Sequence[tuple[ShardedTable, Any]]) -> Iterator[Non
     for layers, inputs in (zip(*together, strict=True) for together in kinds.values() if len(together) > 1):
         keys = [(id(layer), id(ids)) for layer, ids in zip(layers, inputs, strict=True)]
         outputs.update(zip(keys, lookup_together(layers, inputs), strict=True))
-    _ahead.outputs = outputs
-    try:
+    with while_set(_ahead, outputs=outputs):
         yield
-    finally:
-        _ahead.outputs = outer
 
 
 def _rows(layers, requests):

@@ -147,18 +147,15 @@ class Reductions:
         self._refuse_xla()
         _, batch, _ = opened(args)
 
-        def counted(x):
-            """Not of a row of no account; a model may make other numbers of rows of those that count."""
-            rows = x.nrows() if isinstance(x, tf.RaggedTensor) else tf.shape(x, tf.int64)[0]
-            return x if batch is None else x[: tf.where(batch.rows > 0, rows, 0)]
-
         def gather(x):
             if isinstance(x, tf.RaggedTensor):
                 lengths = self.collectives.all_gather(x.row_lengths())
                 return tf.RaggedTensor.from_row_lengths(gather(x.values), lengths, validate=False)
             return self.collectives.all_gather(x)
 
-        return tf.nest.map_structure(lambda x: gather(counted(x)), outputs)
+        if batch is not None:  # whose rows a model may make into other numbers of rows
+            outputs = tf.nest.map_structure(lambda x: if_counted(x, batch.rows > 0), outputs)
+        return tf.nest.map_structure(gather, outputs)
 
     def _broadcast_to(self, tensor, destinations):
         tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))

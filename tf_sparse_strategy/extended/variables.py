@@ -1,7 +1,5 @@
 """Variables of a strategy's scope: one component each, with values that all workers agree on."""
 
-import contextlib
-
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, distribute_utils, values
 from tensorflow.python.eager import record
@@ -11,6 +9,7 @@ from tensorflow.python.training.saving import saveable_object
 
 from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.overlap.variables import owner_of, variable_class
 
 
@@ -61,14 +60,9 @@ _SLICE_CLASSES = {
 class Variables:
     """`StrategyExtended`'s hooks for variables."""
 
-    @contextlib.contextmanager
     def alone(self):
         """While this lasts, reading or making a variable here asks nobody: values are this worker's."""
-        outer, self._local.alone = self.is_alone, True
-        try:
-            yield
-        finally:
-            self._local.alone = outer
+        return while_set(self._local, alone=True)
 
     @property
     def is_alone(self) -> bool:
