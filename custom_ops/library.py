@@ -16,9 +16,11 @@ def on_gpu() -> bool:
 def fits_cpu_alone() -> bool:
     """Whether a step of an optimizer may use operations that are for CPUs alone, and unknown to XLA.
 
-    Where a GPU is there but hidden, Keras 3 compiles by itself, unless a strategy is at hand.
+    Where a GPU is there but hidden, Keras 3 compiles by itself, unless a strategy is at hand. TPUs compile all.
     """
-    return not on_gpu() and (tf.distribute.has_strategy() or not tf.config.list_physical_devices("GPU"))
+    if on_gpu() or tf.config.list_logical_devices("TPU"):
+        return False
+    return tf.distribute.has_strategy() or not tf.config.list_physical_devices("GPU")
 
 
 def library(wrapper: str) -> Callable[[], types.ModuleType]:

@@ -33,7 +33,7 @@ class _LayerWise(keras.optimizers.Optimizer):
             self._exclusions.treatment(
                 getattr(v, "path", v.name),
                 len(v.shape),
-                self._rule.weight_decay if self._use_weight_decay(_tensorflows(v)) else 0.0,
+                (self.weight_decay or 0.0) if self._use_weight_decay(_tensorflows(v)) else 0.0,
             )
             for v in variables
         ]

@@ -28,6 +28,8 @@ class Layer(NamedTuple):
     treatment: Treatment
 
 
+_BIAS = r"(^|/)bias(:\d+)?$"  # as both Kerases name them
+
 Change = tuple[tf.Tensor, ...] | MomentumStep  # the new values of weights and slots, or what gives them
 
 
@@ -35,7 +37,7 @@ class Exclusions(NamedTuple):
     """Which variables have no weight decay and no layer-wise rate.
 
     Attributes:
-      vectors: whether those of rank 0 and 1 (biases, normalization) have neither.
+      vectors: whether those of rank 0 and 1, and biases of any (of attention heads, GRUs), have neither.
       weight_decay: regular expressions; a variable whose path matches one does not decay.
       adaptation: the same for the layer-wise rate; None takes those of `weight_decay`.
     """
@@ -53,10 +55,29 @@ class Exclusions(NamedTuple):
           >>> Exclusions(weight_decay=["embedding"]).treatment("dense/kernel", 2, 0.1)
           Treatment(decay=0.1, adapts=True)
         """
-        vector = self.vectors and rank <= 1
+        vector = self.vectors and (rank <= 1 or _matches([_BIAS], path))
         adaptation = self.weight_decay if self.adaptation is None else self.adaptation
         decays = not (vector or _matches(self.weight_decay, path))
         return Treatment(decay if decays else 0.0, not (vector or _matches(adaptation, path)))
+
+
+def checked(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    """`patterns`, given as the optimizer's argument of this name.
+
+    Raises:
+      ValueError: they are no list of regular expressions.
+    """
+    if isinstance(patterns, str):
+        raise ValueError(f"{argument}={patterns!r} must be a list of patterns: [{patterns!r}].")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(
+                f"{argument}={list(patterns)!r}: {pattern!r} is no regular expression: {error}. Escape signs "
+                "that are to be found as they are: re.escape(path)."
+            ) from error
+    return tuple(patterns)
 
 
 def _matches(patterns: Sequence[str], path: str) -> bool:

@@ -31,7 +31,7 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
             return
         self._treatments = [
             self._exclusions.treatment(
-                v.name, v.shape.rank, self._rule.weight_decay if self._use_weight_decay(v) else 0.0
+                v.name, v.shape.rank, (self.weight_decay or 0.0) if self._use_weight_decay(v) else 0.0
             )
             for v in var_list
         ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from lars_pto.lamb_rule import LambRule
 from lars_pto.lars_rule import LarsRule
-from lars_pto.layerwise import Exclusions
+from lars_pto.layerwise import Exclusions, checked
 from lars_pto.norms import Norms
 
 
@@ -34,8 +34,8 @@ class LarsOptions:
       nesterov: whether the step looks one step ahead.
       variant: "classic", "joint_norm", "after_momentum", "larc" or "larc_clip".
       ratio_bounds: (low, high) that r is clipped to, or None.
-      exclude_vectors: whether variables of rank 0 and 1 (biases, normalization) have neither decay
-        nor a rate of their own: they move by γ alone.
+      exclude_vectors: whether variables of rank 0 and 1 (normalization), and what is named `bias`, have
+        neither decay nor a rate of their own: they move by γ alone.
       weight_decay_exclusions: regular expressions; a variable whose path matches one has no decay.
       adaptation_exclusions: the same for r; None takes `weight_decay_exclusions`.
       parallel: whether the norms are divided over the workers: "on", "off", or "auto", which measures
@@ -82,7 +82,7 @@ class LarsOptions:
             variant,
             None if ratio_bounds is None else tuple(ratio_bounds),
         )
-        exclusions = Exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
+        exclusions = _exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
 
 
@@ -91,7 +91,8 @@ class LambOptions:
 
     With Adam's bias-corrected moments m, v: u = m / (√v + ε) + λw, w -= γ (‖w‖ / ‖u‖) u per layer.
     Keras 3's own `Lamb` applies the weight decay outside the ratio; this one follows the paper and
-    tf-models-official. NVIDIA's LAMB is this with `global_clipnorm=1.0`.
+    tf-models-official. NVIDIA's LAMB is this with `global_clipnorm=1.0`. Not with `jit_compile=True` on CPUs,
+    as `LARS`.
 
     Args:
       learning_rate: γ, a float, a schedule or, in Keras 3, a callable; relative change per step.
@@ -133,8 +134,16 @@ class LambOptions:
         **keras_options,
     ):
         rule = LambRule(beta_1, beta_2, epsilon, weight_decay or 0.0, bias_correction)
-        exclusions = Exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
+        exclusions = _exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
+
+
+def _exclusions(vectors, weight_decay, adaptation):
+    return Exclusions(
+        vectors,
+        checked("weight_decay_exclusions", weight_decay),
+        None if adaptation is None else checked("adaptation_exclusions", adaptation),
+    )
 
 
 def config_of(rule: LarsRule | LambRule, exclusions: Exclusions, norms: Norms) -> dict[str, Any]:

@@ -148,8 +148,7 @@ def gather_shares(
     gathered = tf.ensure_shape(gathered, [width * len(lengths), *row_shape])
     if len(set(lengths)) == 1:
         return gathered
-    used = [width * worker + i for worker, n in enumerate(lengths) for i in range(n)]
-    return tf.gather(gathered, used)
+    return tf.concat([gathered[width * r : width * r + n] for r, n in enumerate(lengths)], axis=0)
 
 
 def _result_specs(fn, tensors) -> list[tf.TensorSpec]:

@@ -5,11 +5,13 @@ import doctest
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from absl import flags
 
 from examples.common import batches, command_line, report, schedule, settings, strategy
+from examples.common.saving import Saving
 from examples.common.settings import Settings, setting
 from tf_sparse_strategy.communication import Dense, HiTopK, Piecewise, Torus2D
 
@@ -184,3 +186,21 @@ def test_the_order_of_the_samples_follows_from_the_epoch():
     np.testing.assert_array_equal(whole[16:], batches.order(3, range(2, 4), count=10, batch=4))
     assert all(len(set(epoch)) == 8 for epoch in whole.reshape(4, 8))
     assert (whole[:8] != whole[8:16]).any()
+
+
+def test_a_run_goes_on_from_one_of_its_kind_alone(tmp_path):
+    run = dataclasses.replace(SMALL, output_dir=str(tmp_path))
+
+    def saving(settings):
+        made = strategy.start(settings)
+        with made.scope():
+            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        return Saving(settings, model, made)
+
+    saving(dataclasses.replace(run, seed=7))  # nothing is saved yet
+    saving(run).on_epoch_end(1)
+    assert saving(dataclasses.replace(run, learning_rate=0.2, epochs=9, comm="torus2d")).epoch == 2
+    for other in ({"seed": 1}, {"global_batch_size": 16}):
+        with pytest.raises(ValueError, match=next(iter(other))):
+            saving(dataclasses.replace(run, **other))

@@ -151,6 +151,20 @@ def test_files_may_lie_in_one_directory(tmp_path):
     assert records.files(tmp_path, "validation") == [str(tmp_path / "validation-00000-of-00001")]
 
 
+def test_labels_that_are_none_of_the_classes_are_refused():
+    assert input_lib.one_hot(tf.constant([0, 7]), TINY).numpy().argmax(axis=1).tolist() == [0, 7]
+    for label in (-1, 8):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="label_offset"):
+            input_lib.one_hot(tf.constant([0, label]), TINY)
+
+
+def test_data_are_read_or_made():
+    with pytest.raises(ValueError, match="nosynthetic"):
+        dataclasses.replace(TINY, data_dir="/mnt/imagenet")
+    with pytest.raises(ValueError, match="data_dir"):
+        dataclasses.replace(TINY, synthetic=False)
+
+
 def test_the_record_is_the_public_entry():
     """Each setting; how gradients travel is the paper's."""
     assert dataclasses.asdict(RECORD) == {

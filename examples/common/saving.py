@@ -1,35 +1,55 @@
 """Saving a run after each epoch, and going on from there."""
 
+import json
 import os
 
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from datacache.callbacks import seed_states
+from examples.common.settings import Settings
 
 
 class Saving(tf.keras.callbacks.Callback):
     """Keeps model, optimizer, seeds, what sparse communication has not sent yet, and the epoch.
 
-    What `directory` holds is restored at once, on all workers. `BackupAndRestore` would do for a single
-    `fit`; here each phase is one, and the order of the images follows from the epoch, which must be known
-    before.
+    What `settings.output_dir` holds is restored at once, on all workers. `BackupAndRestore` would do for a
+    single `fit`; here each phase is one, and the order of the images follows from the epoch, which must be
+    known before.
 
     Args:
-      directory: that all workers see; the last checkpoint is kept.
+      settings: of the run; all workers see its `output_dir`, of which the last checkpoint is kept.
       model: compiled and built.
       strategy: under which it was.
+
+    Raises:
+      ValueError: the checkpoint is of a run with other lasting settings.
     """
 
-    def __init__(self, directory: str, model: tf.keras.Model, strategy: tss.SparseStrategy):
+    def __init__(self, settings: Settings, model: tf.keras.Model, strategy: tss.SparseStrategy):
         super().__init__()
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._settings, self._is_first = settings.lasting(), strategy.topology.rank == 0
+        directory = os.path.join(settings.output_dir, "checkpoints")
+        self._settings_file = os.path.join(directory, "settings.json")
         kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
         checkpoint = tf.train.Checkpoint(residual=strategy.residual, epoch=self._epoch, **kept)
-        self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=1)
+        self._manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=1)
+        if self._manager.latest_checkpoint:
+            self._check()
         self._manager.restore_or_initialize()
+
+    def _check(self):
+        with tf.io.gfile.GFile(self._settings_file) as file:
+            saved = json.load(file)
+        for name, value in self._settings.items():
+            if saved.get(name) != value:
+                raise ValueError(
+                    f"{name}={value!r} must be {saved.get(name)!r}, as in the run that "
+                    f"{self._manager.directory} holds; or leave out --resume, or give another --output_dir."
+                )
 
     @property
     def epoch(self) -> int:
@@ -38,5 +58,9 @@ class Saving(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Saves; called by Keras, on all workers."""
+        if self._is_first:
+            tf.io.gfile.makedirs(self._manager.directory)
+            with tf.io.gfile.GFile(self._settings_file, "w") as file:
+                json.dump(self._settings, file)
         self._epoch.assign(epoch + 1)
         self._manager.save()

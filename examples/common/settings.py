@@ -15,6 +15,7 @@ def setting(
     choices: Sequence[Any] | None = None,
     positive: bool = False,
     parse: Callable[[str], Any] | None = None,
+    lasting: bool = False,
 ) -> Any:
     """A field of `Settings`.
 
@@ -24,8 +25,11 @@ def setting(
       choices: the values that are allowed; all if None.
       positive: whether it must be above 0.
       parse: from the flag's text to the value; None where the type says how.
+      lasting: whether a run that is gone on with must have the same.
     """
-    metadata = {"help": help, "choices": choices, "positive": positive, "parse": parse}
+    metadata = {
+        "help": help, "choices": choices, "positive": positive, "parse": parse, "lasting": lasting,
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -37,7 +41,9 @@ class Settings:
       ValueError: a setting is out of range, is missing, or has no effect beside the others.
     """
 
-    global_batch_size: int = setting("Samples per step, all workers together.", positive=True)
+    global_batch_size: int = setting(
+        "Samples per step, all workers together.", positive=True, lasting=True
+    )
     learning_rate: float = setting("The optimizer's peak rate.", positive=True)
     comm: str = setting(
         "How gradients are summed: dense, torus2d, auto, or another name of tss.communication but dgc; after "
@@ -61,9 +67,11 @@ class Settings:
         choices=(None, "auto", "on", "off"),
     )
     dtype: str = setting("What layers compute in.", "float32", choices=DTYPES)
-    resume: bool = setting("Save each epoch in output_dir, and go on from what is there.", False)
+    resume: bool = setting(
+        "Save each epoch in output_dir, and go on from what is there; of a run like this one alone.", False
+    )
     check: bool = setting("Exit with code 1 if the run does not reach its goal.", False)
-    seed: int = setting("Of the weights, and of the order of the data.", 0)
+    seed: int = setting("Of the weights, and of the order of the data.", 0, lasting=True)
     output_dir: str = setting("Where checkpoints, TensorBoard's logs and results go.")
 
     def __post_init__(self):
@@ -89,6 +97,11 @@ class Settings:
                 f"density={self.density} must be none with sparse_epochs=0 and comm={self.comm!r}, which is "
                 "not sparse; or give --sparse_epochs."
             )
+
+    def lasting(self) -> dict[str, Any]:
+        """What a run that goes on from this one's checkpoint must have in common with it, by name."""
+        fields = dataclasses.fields(self)
+        return {field.name: getattr(self, field.name) for field in fields if field.metadata["lasting"]}
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int], ...]:

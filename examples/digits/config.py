@@ -17,10 +17,14 @@ class Config(Settings):
         "Image sizes in pixels and their epochs, e.g. 8:13,12:11,16:4.", parse=parse_phases
     )
     optimizer: str = setting(
-        "LARS is for large batches; SGD has a momentum of 0.9.", choices=("adam", "lars", "sgd")
+        "LARS is for large batches; SGD has a momentum of 0.9.",
+        choices=("adam", "lars", "sgd"),
+        lasting=True,
     )
     label_smoothing: float = setting("Part of a label that is spread over all classes.", 0.0)
-    synthetic: bool = setting("Train on noise instead of images, to measure speed.", False)
+    synthetic: bool = setting(
+        "Train on noise instead of images, to measure speed.", False, lasting=True
+    )
     output_dir: str = setting(
         "Where the picture, checkpoints and TensorBoard's logs go.", "build/digits"
     )

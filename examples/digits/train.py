@@ -1,7 +1,6 @@
 """Data and training: plain Keras but for the lines that mention `tss`, `strategy` or `lars_pto`."""
 
 import dataclasses
-import os
 
 import keras
 import numpy as np
@@ -112,7 +111,7 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
     ]
     start = 0
     if config.resume:
-        saving = Saving(os.path.join(config.output_dir, "checkpoints"), model, strategy)
+        saving = Saving(config, model, strategy)
         start = saving.epoch
         callbacks.append(saving)
 

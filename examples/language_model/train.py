@@ -1,7 +1,6 @@
 """Data and training of the language model."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -54,7 +53,7 @@ def make_model(settings: TextSettings, plan: Sequence[tuple[int, int]]) -> Langu
 
 def perplexity(result: training.Result) -> float:
     """Of the held-out words, by the softmax over all words."""
-    return math.exp(result.held_out["loss"])
+    return float(np.exp(result.held_out["loss"]))  # infinite where the model diverged
 
 
 def train(settings: TextSettings, strategy: tss.SparseStrategy, callbacks=()) -> training.Result:

@@ -62,6 +62,19 @@ def validation_steps(
     return steps
 
 
+def one_hot(labels: tf.Tensor, config: Config) -> tf.Tensor:
+    """`labels` as vectors; TensorFlow's own would be zeros where a label is none of the classes."""
+    wrong = tf.where((labels < 0) | (labels >= config.classes))
+    facts = [
+        f"--classes={config.classes} and --label_offset={config.label_offset} want records with labels from "
+        f"{-config.label_offset} to {config.classes - 1 - config.label_offset}; there is, with the offset,",
+        tf.gather_nd(labels, wrong),
+    ]
+    check = tf.debugging.Assert(tf.size(wrong) == 0, facts)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.one_hot(labels, config.classes)
+
+
 class Data:
     """The images of a run: all workers make it together.
 
@@ -113,13 +126,13 @@ class Data:
 
     def training(self, phase: Phase, first_epoch: int):
         """Batches without end, from an epoch of the run on."""
-        config, classes = self._config, self._config.classes
+        config = self._config
         cache = self.cache("train", config.canvas(phase))
 
         def augment(canvases, aspects, labels, seed):
             boxes = images.random_boxes(seed, aspects, phase.min_area)
             cut = images.cut(canvases, boxes, phase.size, phase.size)
-            return cut, tf.one_hot(labels, classes)
+            return cut, one_hot(labels, config)
 
         def batches(context):
             return cache.dataset(
@@ -149,7 +162,7 @@ class Data:
             if not phase.rectangles:
                 height = width = phase.size
             cut = images.cut(canvases, boxes, height, width)
-            return cut, tf.one_hot(labels, config.classes), counts
+            return cut, one_hot(labels, config), counts
 
         def batches(context):
             del context

@@ -1,7 +1,6 @@
 """Training: plain Keras but for the lines that mention `tss`, `strategy`, `lars_pto` or DataCache."""
 
 import dataclasses
-import os
 
 import tensorflow as tf
 
@@ -100,7 +99,7 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
 
     start, saving = 0, []
     if config.resume:
-        saving = [Saving(os.path.join(config.output_dir, "checkpoints"), model, strategy)]
+        saving = [Saving(config, model, strategy)]
         start = saving[0].epoch
     topology = strategy.topology
     results = Results(config, schedule, steps, topology.rank == 0, topology.num_workers, start)

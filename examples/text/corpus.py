@@ -33,7 +33,7 @@ def texts(path: str | None) -> list[str]:
     """The lines of a file that are not empty; without one, the docstrings."""
     if path is None:
         return docstrings()
-    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")  # of lines alone
     return [line for line in lines if line.strip()]
 
 

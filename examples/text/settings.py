@@ -20,7 +20,7 @@ class TextSettings(Settings):
         None,
         parse=parse_phases,
     )
-    size: str = setting("The model's: see model.py.", choices=("tiny", "laptop", "paper"))
+    size: str = setting("The model's: see model.py.", choices=("tiny", "laptop", "paper"), lasting=True)
     sharded_embedding: bool = setting(
         "Divide the tables by columns over the workers; without it, each has them whole.", True
     )
@@ -31,6 +31,7 @@ class TextSettings(Settings):
         "adam leaves rows alone that a step does not read; lamb, for large batches, takes whole tables.",
         "adam",
         choices=("adam", "lamb"),
+        lasting=True,
     )
     clip: float | None = setting(
         "The norm of all gradients together is clipped to it; rows cannot be delayed then.",
@@ -49,8 +50,11 @@ class TextSettings(Settings):
     text: str | None = setting(
         "A file with a text per line; by default, the docstrings of Python's standard library.",
         None,
+        lasting=True,
     )
-    synthetic: bool = setting("Train on Zipf's law instead of text, to measure speed.", False)
+    synthetic: bool = setting(
+        "Train on Zipf's law instead of text, to measure speed.", False, lasting=True
+    )
     synthetic_steps: int = setting("Steps of an epoch, where synthetic.", 50, positive=True)
     goal: float | None = setting("What --check asks of the held-out text.", None, positive=True)
 
@@ -91,6 +95,7 @@ class TwoModelSettings(TextSettings):
         "keras, this recipe's own, in Keras 3; or garden, the TensorFlow Model Garden's, for tf_keras.",
         "keras",
         choices=("keras", "garden"),
+        lasting=True,
     )
 
     @property

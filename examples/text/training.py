@@ -1,7 +1,6 @@
 """Training on arrays of ids with Keras's `fit`, and what a run reports."""
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -136,7 +135,7 @@ def train(
     ]
     start = 0
     if settings.resume:
-        saving = Saving(os.path.join(settings.output_dir, "checkpoints"), model, strategy)
+        saving = Saving(settings, model, strategy)
         start = saving.epoch
         callbacks.append(saving)
 
