@@ -16,7 +16,8 @@ def on_gpu() -> bool:
 def fits_cpu_alone() -> bool:
     """Whether a step of an optimizer may use operations that are for CPUs alone, and unknown to XLA.
 
-    Where a GPU is there but hidden, Keras 3 compiles by itself, unless a strategy is at hand. TPUs compile all.
+    Where a GPU is there but hidden, Keras 3 compiles by itself, unless a strategy is at hand. A TPU compiles
+    all.
     """
     if on_gpu() or tf.config.list_logical_devices("TPU"):
         return False

@@ -41,7 +41,8 @@ class Resume(_Callback):
         sparse communication `residual=strategy.residual`.
 
     Raises:
-      ValueError: `every` is less than 1, or the model is not built or not compiled.
+      ValueError: `every` is less than 1, the model is not built or not compiled, or the directory holds a
+        checkpoint of another one.
 
     Example:
       >>> import tempfile
@@ -69,7 +70,15 @@ class Resume(_Callback):
         kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
         checkpoint = tf.train.Checkpoint(step=self._step, **kept, **also)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
-        self._manager.restore_or_initialize()
+        status = checkpoint.restore(self._manager.latest_checkpoint)
+        try:
+            if self.step > 0:
+                status.assert_existing_objects_matched()
+        except AssertionError as error:
+            raise ValueError(
+                f"{os.fspath(directory)} holds a checkpoint of another model or optimizer: name another "
+                f"directory. {error}"
+            ) from error
         self._every, self._saved, self._epoch_start = every, self.step, self.step
 
     @property

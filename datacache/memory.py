@@ -124,7 +124,8 @@ class Memory:
             held = max(_taken(directory) - tables, 0)
             found = budget.limits(memory, str(directory), held, promised(root, directory))
             if others is not None:
-                found.append(budget.Limit(others.samples, "what another process gives the same store"))
+                who = "what another DataCache in use, maybe of this process, gives the same store"
+                found.append(budget.Limit(others.samples, who))
             self.limit = budget.least(found)
             self.rooms = budget.rooms(
                 self.limit.bytes, self.samples, self._share, self.sample_bytes, encoded_bytes

@@ -98,7 +98,7 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def apply_augment(augment: Callable, batch: Any, seeds: tf.Tensor) -> Any:
     """Calls a user's function with the components of a batch, and with `seed=` if it takes that."""
-    arguments = batch if isinstance(batch, tuple) else (batch,)
+    arguments = batch if isinstance(batch, tuple | list) else (batch,)  # as tf.data takes a list
     if "seed" in inspect.signature(augment).parameters:
         return augment(*arguments, seed=seeds)
     return augment(*arguments)

@@ -94,7 +94,8 @@ class TFRecords:
         of their names, the same for all processes.
 
     Raises:
-      ValueError: no file matches; or, when the data is first opened, one is no TFRecord file.
+      ValueError: no file matches.
+      tf.errors.DataLossError: when the data is first opened, one is no TFRecord file.
 
     Example:
       >>> import os, tempfile
@@ -109,7 +110,8 @@ class TFRecords:
         with waiting.naming(f"the list of {str(pattern)[:200]}"):
             if isinstance(pattern, str | os.PathLike):
                 pattern = os.fspath(pattern)
-                self.paths = sorted(tf.io.gfile.glob(_absolute(pattern)))
+                # Not of the absolute pattern: the working directory's name may have a bracket.
+                self.paths = sorted(map(_absolute, tf.io.gfile.glob(pattern)))
             else:
                 self.paths = sorted(_absolute(os.fspath(path)) for path in pattern)
             if not self.paths:
@@ -323,6 +325,6 @@ class Samples:
 
         def read(sample: tf.Tensor, kept: Kept = _not_kept):
             result = self._read(sample)
-            return result if isinstance(result, tuple) else (result,)
+            return tuple(result) if isinstance(result, tuple | list) else (result,)
 
         return read

@@ -123,6 +123,10 @@ def test_files_are_known_from_every_working_directory(tmp_path, monkeypatch):
     spelled = [datacache.TFRecords(pattern), datacache.ImageFolder("images")]
     spelled.append(datacache.TFRecords(sorted(tf.io.gfile.glob(pattern))))
     whole.append(whole[0])
+    (tmp_path / "run[1]").mkdir()
+    monkeypatch.chdir(tmp_path / "run[1]")  # whose name is no pattern
+    spelled.append(datacache.TFRecords(os.path.join("..", pattern)))
+    whole.append(whole[0])
     assert [s.fingerprint for s in spelled] == [w.fingerprint for w in whole]
 
 
@@ -147,6 +151,19 @@ def test_samples_by_number(shm):
     assert cache.sample(4).numpy().tolist() == [4, 8]
     rows = np.concatenate([batch.numpy() for batch in cache.dataset(3, epochs=1)])
     assert sorted(rows.tolist()) == [[i, 2 * i] for i in range(10)]
+
+
+def test_a_list_of_what_was_read_is_as_good_as_a_tuple(shm):
+    """`tf.numpy_function` returns one."""
+    def read(i):
+        return tf.numpy_function(lambda number: (number, 2 * number), [i], [tf.int64, tf.int64])
+
+    source = datacache.Samples(6, read)
+    cache = datacache.DataCache(
+        source, lambda i, j: [tf.reshape(i, []), tf.reshape(j, [])], memory_dir=str(shm), version="1"
+    )
+    found = [x.numpy() for x in next(iter(cache.dataset(6, lambda i, j: (i, j), epochs=1)))]
+    assert sorted(zip(*found, strict=True)) == [(i, 2 * i) for i in range(6)]
 
 
 def test_two_functions_of_numbers_are_two_sources(shm):

@@ -95,6 +95,18 @@ def test_a_model_that_is_not_built(tmp_path):
         Resume(tmp_path, model(), every=0)
 
 
+@pytest.mark.parametrize("kind", [keras, tf_keras])
+def test_a_checkpoint_of_another_model_is_refused(pattern, shm, tmp_path, kind):
+    """It would restore the position, and leave some weights as they are."""
+    cache, directory = help_.cache(pattern, shm), tmp_path / "checkpoints"
+    train(cache, directory, keras=kind)
+    layers = [kind.layers.Input([100]), kind.layers.Dense(1), kind.layers.Dense(1), kind.layers.Dense(1)]
+    larger = kind.Sequential(layers)
+    larger.compile("adam", "mse")
+    with pytest.raises(ValueError, match="of another model"):
+        Resume(directory, larger)
+
+
 def test_logs(pattern, shm, tmp_path):
     cache = help_.cache(pattern, shm)
     monitor = CacheMonitor(cache, str(tmp_path / "logs"))

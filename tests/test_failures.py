@@ -72,6 +72,23 @@ def test_a_worker_that_leaves(tmp_path):
     failing_job.check_all_blame(ended, failing_job.PYTHON_ERROR, *words)
 
 
+def test_an_error_that_all_programs_handle_themselves(tmp_path):
+    """And end with a code; one of them alone knows why."""
+    ended = failing_job.run(2, "handled", 1, tmp_path)
+    said = "rank 1 (localhost) ended the program with exit code 3 after ValueError: a bad row"
+    failing_job.check_all_blame(ended, 3, said, "failure_worker.py")
+
+
+def test_an_error_before_an_exit_that_takes_long(tmp_path):
+    """What the program has registered for its end runs before ours."""
+    ended = failing_job.run(2, "raise_before_a_long_exit", 1, tmp_path)
+    assert ended[1].code == EXIT_CODE
+    assert ended[0].code in (failing_job.PYTHON_ERROR, EXIT_CODE)
+    for worker in ended.values():
+        assert "rank 1 (localhost) raised ValueError: a bad row" in worker.cause, worker.output[-4000:]
+        assert worker.seconds < 30
+
+
 def test_a_save_on_rank_0_only_works(tmp_path):
     ended = failing_job.run(2, "save", 0, tmp_path)
     assert [worker.code for worker in ended.values()] == [0, 0]

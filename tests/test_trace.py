@@ -105,11 +105,14 @@ def test_traces_that_cannot_be_joined(tmp_path, capsys):
     trace.write(mine, trace.chrome_trace({0: worker(0, 0)}, nodes=[0, 1]))
     other = tmp_path / "other.json"
     trace.write(other, trace.chrome_trace({1: worker(1, 0)}, nodes=[0, 1, 2]))
+    later = tmp_path / "later.json"
+    trace.write(later, trace.chrome_trace({1: worker(1, 0)}, nodes=[0, 1], run="later"))
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     for second, reason in (
         (mine, "rank 0 is in another file"),
-        (other, "another job"),
+        (other, "another run"),
+        (later, "another run"),
         (broken, "broken.json"),
         (tmp_path / "missing", "missing"),
     ):

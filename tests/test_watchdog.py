@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tf_sparse_strategy.call_site import CallSites
+from tf_sparse_strategy.collectives import is_horovods
 from tf_sparse_strategy.traffic import Bytes
 from tf_sparse_strategy.watchdog.channel import Channel
 from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
@@ -47,6 +48,8 @@ def worker(rank, **known):
         [worker(0, end=End()), worker(1, end=End())],
         # Nobody is known to have caused it yet.
         [worker(0, end=SHUT_DOWN), worker(1, silent=3)],
+        # What it computes is its own affair.
+        [worker(0, waits={X: 44}), worker(1, end=End(code="exit code 3"))],
     ],
 )
 def test_nothing_is_wrong(workers):
@@ -82,6 +85,40 @@ def test_a_worker_that_is_silent():
 def test_a_worker_that_ended_while_others_called():
     found = judge(worker(0, end=SHUT_DOWN), worker(1, end=End()), worker(2))
     assert found.final and found.text.startswith("rank 1 (vm1) ended the program")
+
+
+def test_a_worker_that_ended_while_others_wait_for_it():
+    """Horovod tells them nothing where its end is held up."""
+    found = judge(worker(0, waits={X: 45}), worker(1, end=End()), worker(2, waits={X: 46}))
+    assert found.final and found.text.startswith("rank 1 (vm1) ended the program, without")
+
+
+def test_a_worker_that_handled_its_error():
+    own = End(code="exit code 1 after KeyError: 'x'\n  at train.py:3")
+    suffered = End(code="exit code 1 after UnknownError: Horovod", consequence=True)
+    found = judge(worker(0, end=suffered), worker(1, end=own), worker(2, end=SHUT_DOWN))
+    assert found.final
+    assert found.text == f"rank 1 (vm1) ended the program with {own.code}"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Horovod has been shut down. This was caused by an exception on one of the ranks.", True),
+        ("{{node HorovodAllreduce}} Connection closed by peer", True),
+        ("KeyError: 'x'\nTraceback (most recent call last):\n  File \"/train_horovod.py\", line 3", False),
+        ("RuntimeError: Traceback (most recent call last): ... Horovod has been shut down", True),
+        ("disk full", False),
+    ],
+)
+def test_whose_error_it_is(text, expected):
+    """What Python raises in a data pipeline is as unknown to TensorFlow as what Horovod says."""
+    error = tf.errors.UnknownError(None, None, text)
+    assert is_horovods(error) is expected
+    later = ValueError("in the user's handler")
+    later.__context__ = error
+    assert is_horovods(later) is expected
+    assert not is_horovods(ValueError(text))
 
 
 def test_horovod_lost_patience_first():

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding.slices import whole_shape
+from tf_sparse_strategy.embedding.slices import tensorflows, whole_shape
 
 # Bytes that are sent at once: what one operation sends must arrive within Gloo's time limit.
 PIECE = 64 << 20
@@ -44,7 +44,10 @@ def together(collectives: Collectives) -> Iterator[None]:
     except Exception as caught:  # whatever it is, the others must hear of it before it goes on
         error = caught
     mine = None if error is None else f"{type(error).__name__}: {error}"
-    errors = [mine] if collectives.topology.num_workers == 1 else gather(mine, collectives)
+    try:
+        errors = [mine] if collectives.topology.num_workers == 1 else gather(mine, collectives)
+    except Exception as lost:  # of the others; what was wrong here counts
+        raise (error or lost) from None
     if error is not None:
         raise error
     failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
@@ -108,9 +111,11 @@ def broadcast_same(name: str, value: tf.Tensor, collectives: Collectives) -> tf.
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _described(name: str, shape: tuple, dtype: str, kind: str) -> str:
+def _described(name: str, shape: tuple, dtype: str, kind: str, number: int | None) -> str:
     # Keras numbers layers by what the process made before: dense_3/kernel.
-    return f"{re.sub(r'_[0-9]+(?=/|$)', '', name.partition(':')[0])} {list(shape)} {dtype} {kind}"
+    name = re.sub(r"_[0-9]+(?=/|$)", "", name.partition(":")[0])
+    which = "" if number is None else f", the scope's variable {number}"
+    return f"{name} {list(shape)} {dtype} {kind}{which}"
 
 
 class SameVariables:
@@ -135,6 +140,7 @@ class SameVariables:
                 whole_shape(variable),
                 tf.as_dtype(variable.dtype).name,
                 "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense",
+                getattr(tensorflows(variable), "_number", None),
             )
             for gradient, variable in pairs
         )
@@ -184,7 +190,7 @@ def total_rows(optional: tf.experimental.Optional, collectives: Collectives) -> 
         return tf.identity(total)
 
 
-def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
+def agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
     """Gives generators that the user has not seeded the same state on all workers, so that shuffles agree.
 
     TensorFlow's gets rank 0's seed; Python's and NumPy's, by which Keras shuffles PyDatasets and files of
@@ -193,6 +199,9 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
     Args:
       mine: this worker's global TensorFlow seed, None where the user set none.
       collectives: of this worker. Collective.
+
+    Returns:
+      The seed that TensorFlow was given, None where the user had set one.
     """
     fresh = int.from_bytes(os.urandom(4), "big") >> 1
     _, words, position, *_ = np.random.get_state()
@@ -206,7 +215,7 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
             "sharded by rows will not agree; call set_random_seed with the same number everywhere.",
             [(rank, bool(is_set), seed) for rank, (is_set, seed) in enumerate(seeds)],
         )
-        return
+        return None
     shared = rows[0][2] if mine is None else mine % 2**32
     if mine is None:
         tf.random.set_seed(shared)
@@ -221,6 +230,7 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> None:
                     name,
                     shared,
                 )
+    return shared if mine is None else None
 
 
 def _digest(state: bytes) -> int:

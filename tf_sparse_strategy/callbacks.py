@@ -216,15 +216,19 @@ class CommunicationMonitor(*_callback_classes()):
         self._end()
 
     def _finish_trace(self):
-        if not self._recorder.has_recorded and self._strategy.topology.rank == 0:
-            steps = self._trace_steps
-            logging.warning(
-                "The trace %s is empty: none of the steps %d to %d was run; give trace_steps=(first, end).",
-                self._trace_path,
-                steps.start,
-                steps.stop - 1,
-            )
-        self._hidden = self._recorder.write(os.fspath(self._trace_path))
+        if self._recorder.has_recorded:
+            self._hidden = self._recorder.write(os.fspath(self._trace_path))
+        else:
+            self._recorder.stop()
+            if self._strategy.topology.rank == 0:
+                steps = self._trace_steps
+                logging.warning(
+                    "No trace %s is written: none of the steps %d to %d was run; give trace_steps=(first, "
+                    "end).",
+                    self._trace_path,
+                    steps.start,
+                    steps.stop - 1,
+                )
         self._recorder = None
         self.model.make_train_function(force=True)  # traced anew, without the clock
 

@@ -37,18 +37,21 @@ except ImportError as error:
         "`python tools/horovod/build.py` from the source tree."
     ) from error
 
+_SHUT_DOWN = "Horovod has been shut down"
 _OPS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 
 
-def start(message_limit: float = 30.0) -> None:
+def start(message_limit: float = 30.0, stall_limit: float = 1860.0) -> None:
     """Starts Horovod; does nothing when it runs already. Touches no TensorFlow device.
 
     Args:
       message_limit: seconds after which Horovod takes a worker that sends nothing for lost, and after which
         it aborts this process when another has not started; $HOROVOD_GLOO_TIMEOUT_SECONDS goes before.
+      stall_limit: seconds after which Horovod fails on all workers where some have not called what others
+        have, be nobody there who knows why; $HOROVOD_STALL_SHUTDOWN_TIME_SECONDS goes before.
     """
     if not hvd.is_initialized():
-        launcher.set_message_limit(message_limit)
+        launcher.set_limits(message_limit, stall_limit)
         with launcher.notice_of_missing_workers():
             hvd.init()
 
@@ -56,8 +59,12 @@ def start(message_limit: float = 30.0) -> None:
 def is_horovods(error: BaseException | None) -> bool:
     """Whether Horovod, because another worker was lost, caused `error` or what it was raised from."""
     while error is not None:
-        if isinstance(error, tf.errors.UnknownError) and "horovod" in str(error).lower():
-            return True
+        if isinstance(error, tf.errors.UnknownError):
+            text = str(error)
+            # What Python raised in the user's data pipeline comes as one, too, with paths in its traceback.
+            of_python = "Traceback (most recent call last)" in text
+            if _SHUT_DOWN in text or ("horovod" in text.lower() and not of_python):
+                return True
         error = error.__cause__ or error.__context__
     return False
 

@@ -76,7 +76,7 @@ class GradientReducer:
         n = sum(spec.size for spec in specs)
         exact_vectors = self.scheme.sets_vectors_apart(self._collectives.topology, n)
         plan = BucketPlan.build(specs, self._bucket_bytes, exact_vectors)
-        states = self.memory.of(plan)
+        states = self.memory.of(plan, [variable for _, _, variable in dense])
         due = None if self.probe is None else self.probe.due()
         for bucket, state in zip(plan.buckets, states, strict=True):
             members = [dense[p] for p in bucket.positions]

@@ -73,13 +73,36 @@ def _leaves(structure) -> list:
 
 def num_rows(element) -> tf.Tensor:
     """Rows of a batch: the first dimension of its first component."""
-    first = _leaves(element)[0]
-    if _is_sparse(first):
-        return first.dense_shape[0]
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int64)
-    static = first.shape[0]
-    return tf.shape(first, tf.int64)[0] if static is None else static
+    return _rows_of(_leaves(element)[0])
+
+
+def _rows_of(component):
+    if _is_sparse(component):
+        return component.dense_shape[0]
+    if isinstance(component, tf.RaggedTensor):
+        return tf.cast(component.nrows(), tf.int64)
+    static = component.shape[0]
+    return tf.shape(component, tf.int64)[0] if static is None else static
+
+
+def checked_rows(element) -> tf.Tensor:
+    """`num_rows`, of a batch of which each worker is to take some.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a component has another number of rows.
+    """
+    first, *others = [_rows_of(component) for component in _leaves(element)]
+    checks = [
+        tf.debugging.assert_equal(
+            tf.cast(rows, tf.int64), tf.cast(first, tf.int64),
+            "components of a batch have different numbers of rows, and each worker takes some rows of all: "
+            "let them have one first dimension, or use strategy.distribute_datasets_from_function.",
+        )
+        for rows in others
+        if not (isinstance(rows, int) and rows == first)
+    ]  # fmt: skip
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return first if isinstance(first, int) else tf.identity(first)
 
 
 def take_rows(element, start, count):
@@ -141,6 +164,12 @@ def reads_files(dataset: tf.data.Dataset) -> bool:
         or any(node.op.startswith(_FILE_READERS) for node in _nodes_within(stage))
         for stage in _stages(dataset)
     )
+
+
+def is_cached_in_a_file(dataset: tf.data.Dataset) -> bool:
+    """Whether a stage of the pipeline keeps the rows in a file, whoever reads them."""
+    caches = [s for s in _stages(dataset) if type(s).__name__.lstrip("_").startswith("CacheDataset")]
+    return any(tf.get_static_value(stage._filename) != b"" for stage in caches)
 
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -210,7 +239,7 @@ def shard_batches(
         raise too_few_rows(batch_size, num_workers)
 
     def keep(element):
-        total = num_rows(element)
+        total = checked_rows(element)
         start, rows = _share(total, num_workers, index)
         if not tagged:
             return take_rows(element, start, rows)

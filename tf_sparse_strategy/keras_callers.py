@@ -84,6 +84,12 @@ def stateless_value(variable: Any) -> Any:
     return scope and scope.get_current_value(variable)
 
 
+def global_seed_state() -> Any:
+    """The variable by which Keras 3 draws what has no seed of its own, made if need be; None without it."""
+    module = sys.modules.get("keras.src.random.seed_generator")
+    return module and module.global_seed_generator().state
+
+
 def is_predict_step(fn: Callable) -> bool:
     """Whether `fn` is what `Model.predict` runs on one batch, in either Keras."""
     return "make_predict_function" in getattr(fn, "__qualname__", "")
@@ -121,11 +127,18 @@ def is_layer_statistic(kwargs: dict) -> bool:
 
 
 def is_step_counter(kwargs: dict) -> bool:
-    """Whether the variable being created counts the steps of a Keras optimizer: the same on all workers."""
+    """Whether the variable being created counts steps of a Keras optimizer or of tf_keras's `fit` and others.
+
+    It is the same on all workers.
+    """
     first = kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA
     if not first or not tf.as_dtype(kwargs.get("dtype") or tf.float32).is_integer:
         return False
-    return any(_module(frame).startswith(_OPTIMIZERS) for frame in _callers())
+    return any(
+        _module(frame).startswith(_OPTIMIZERS)
+        or (frame.f_code.co_name == "_create_counter_variable" and _is_kerass(frame))
+        for frame in _callers()
+    )
 
 
 def _is_float(dtype) -> bool:

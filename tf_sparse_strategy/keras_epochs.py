@@ -4,23 +4,31 @@
 |-----------------------------------|-------------------------------------------|-------------------|
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
+| ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
 | Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
 | CallbackList.on_epoch_begin       | communication may change by epochs        | tell which begins |
 | Trainer._get_metrics_result_…     | logs of a step of one's own are a worker's| average them      |
 | tf_keras: Model._validate_and_…   | the same                                  | the same          |
 """
 
+import threading
+
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from tf_sparse_strategy.hooking import extended_of, model_of, wrap
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.hooking import extended_of, model_of, while_set, wrap
 
+_making = threading.local()  # .extended: for whom this thread makes an iterator
 
 def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
     from keras.src.backend.tensorflow import trainer
     from keras.src.callbacks import callback_list
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+    wrap(ArrayDataAdapter, "get_tf_dataset", _shuffle_each_epoch_anew)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     for method in ("__init__", "reset"):
         wrap(trainer.TFEpochIterator, method, _end_with_the_data)
@@ -46,7 +54,9 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
 
 
 def _end_with_the_data(original, iterator, *args, **kwargs):
-    original(iterator, *args, **kwargs)
+    strategy = args[0] if args else kwargs.get("distribute_strategy")
+    with while_set(_making, extended=extended_of(strategy)):
+        original(iterator, *args, **kwargs)
     dataset = getattr(iterator, "_distributed_dataset", None)
     if not getattr(dataset, "ends_with_the_data", False):
         return
@@ -55,9 +65,21 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
     iterator._num_batches = counted
 
 
+def _shuffle_each_epoch_anew(original, adapter):
+    """Where the user has set no seed, as in one process; TensorFlow's, once set, makes all epochs alike."""
+    extended = getattr(_making, "extended", None)
+    shuffle = None if extended is None else extended.unseeded_shuffle
+    if shuffle is None:
+        return original(adapter)
+    with while_set(tf.random, shuffle=shuffle):
+        return original(adapter)
+
+
 def _build_by_shapes(original, model, iterator=None, data_batch=None):
     """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
     extended = extended_of(model.distribute_strategy)
+    if extended is not None and extended.collectives.topology.num_workers > 1:
+        _require_metrics_of_all(model)
     if extended is None or iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
         return original(model, iterator=iterator, data_batch=data_batch)
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
@@ -65,8 +87,32 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     if not is_built and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
         return original(model, iterator=iterator)  # weights may have shapes of the data
     batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
-    with model.distribute_strategy.scope():
-        return model._symbolic_build(data_batch=batch)
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras.src.layers.layer import Layer
+
+    is_kerass = type(model).train_step is TensorFlowTrainer.train_step
+    if not is_kerass and type(model).call is Layer.call:
+        return None  # what its step uses, that builds
+    try:
+        with model.distribute_strategy.scope():
+            return model._symbolic_build(data_batch=batch)
+    except Exception as error:
+        if is_kerass:
+            raise
+        logging.info("%r is built by its own train_step: %s", model.name, error)
+        return None
+
+
+def _require_metrics_of_all(model) -> None:
+    """Raises ValueError where a metric would see this worker's rows alone."""
+    for metric in model.metrics:
+        for variable in metric.variables:
+            if getattr(slices.tensorflows(variable), "distribute_strategy", None) is None:
+                raise ValueError(
+                    f"the metric {metric.name!r} of the model {model.name!r} was made outside "
+                    "strategy.scope(), and sees one worker's rows alone. Make it inside `with "
+                    "strategy.scope():`."
+                )
 
 
 def _is_known(spec) -> bool:
@@ -80,6 +126,7 @@ def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weigh
     original(handler, strategy, x, steps_per_epoch, class_weight, distribute)
     if steps_per_epoch is None and getattr(handler._dataset, "ends_with_the_data", False):
         handler._inferred_steps = None
+        handler._validate_data_handler()  # again: calls of several steps need the number of all
 
 
 def _average_own_logs(original, model, logs, known=dict):
@@ -98,16 +145,21 @@ def _average_own_logs(original, model, logs, known=dict):
         return result
     of_all, of_this = (dict(_numbers(results)) for results in (known(), extended.in_replica(known)))
     own = tf.stack([tf.cast(value, tf.float64) for value in numbers.values()])
-    # What a metric of the model says here, or a number that only has its name.
-    told = [_same(value, of_this.get(name)) and name in of_all for name, value in numbers.items()]
     weight = extended.last_weight()  # 0 where the last step's row counted for nothing, whatever it gave
-    means, tellers = extended.collectives.all_reduce(
-        tf.stack([tf.where(weight > 0, own * weight, tf.zeros_like(own)), tf.cast(told, tf.float64)]),
-        purpose="logs",
-    ).numpy()
-    means = dict(zip(numbers, means.tolist(), strict=True))
-    metrics = [n for n, count in zip(numbers, tellers, strict=True) if count == workers]
-    return _with(logs, means | {name: of_all[name] for name in metrics})
+    weighted = tf.where(weight > 0, own * weight, tf.zeros_like(own))
+    # What a metric of the model says here, under its name or another; or a number that only has the name.
+    metrics = sorted(of_all)
+    told = [[_same(value, of_this.get(metric)) for metric in metrics] for value in numbers.values()]
+    told = tf.reshape(tf.cast(told, tf.float64), [len(numbers), len(metrics)])
+    message = tf.concat([weighted[:, tf.newaxis], told], axis=1)
+    values = {}
+    for name, (mean, *tellers) in zip(
+        numbers, extended.collectives.all_reduce(message, purpose="logs").numpy().tolist(), strict=True
+    ):
+        saying = [metric for metric, count in zip(metrics, tellers, strict=True) if count == workers]
+        said = name if name in saying else next(iter(saying), None)
+        values[name] = mean if said is None else of_all[said]
+    return _with(logs, values)
 
 
 def _average_own_logs_of_keras3(original, model, logs):

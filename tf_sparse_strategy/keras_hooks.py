@@ -15,13 +15,15 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 | TFOptimizer._backend_update_step and decay  | overlap: a worker updates its chunks | update those          |
 | TFOptimizer.add_variable_from_reference     | ShardedUpdate: slots are whole       | make this worker's    |
 | CallbackList.on_epoch_end and others        | variables may be behind              | synchronize           |
+| CallbackList.on_epoch_end (both Kerases)    | a callback may stop one worker alone | all stop if any does  |
+| SeedGenerator.next                          | all workers draw the same            | each draws others     |
 | LossScaleOptimizer.check_finite             | workers may disagree, then deadlock  | all must be finite    |
 | LossScaleOptimizer.apply                    | looks at rows of no account          | count first           |
 | tf_keras: the same four of its optimizers   | the same, with tables divided        | the same              |
 | tf_keras: legacy optimizers                 | clip by the norm of some columns     | refuse                |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
-| TerminateOnNaN.on_batch_end (Keras 3)       | one worker's loss stops it alone     | all stop on any NaN   |
+| TerminateOnNaN.on_batch_end (both Kerases)  | one worker's loss stops it alone     | all stop on any NaN   |
 | Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
@@ -37,10 +39,12 @@ from tf_sparse_strategy import keras_backups, keras_epochs, keras_losses, keras_
 from tf_sparse_strategy.embedding import clipping, fusion, separable, slices
 from tf_sparse_strategy.gradients import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, model_of, while_set, wrap
+from tf_sparse_strategy.keras_callers import is_in_fit
 from tf_sparse_strategy.overlap import tuned_fit
 
 # .sums: whether what this thread clips now is summed; .done: whether what it applies is, and is clipped
 _clipping = threading.local()
+_SCATTER = 0x9E3779  # times a rank's number, so that seeds of workers are not those of others' neighbours
 
 
 def install() -> None:
@@ -90,6 +94,7 @@ def _install_keras3() -> None:
     from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
     from keras.src.models import functional
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+    from keras.src.random import seed_generator
 
     wrap(tf_optimizer.TFOptimizer, "_all_reduce_sum_gradients", _all_reduce_then_clip)
     wrap(tf_optimizer.TFOptimizer, "_backend_update_step", _update_chunks)
@@ -105,9 +110,11 @@ def _install_keras3() -> None:
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
     wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
     wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
-    for moment in ("train_begin", "epoch_end", "test_begin", "predict_begin"):
+    for moment in ("train_begin", "test_begin", "predict_begin"):
         wrap(callback_list.CallbackList, f"on_{moment}", _synchronize_first)
+    wrap(callback_list.CallbackList, "on_epoch_end", _end_epoch)
     wrap(callback_list.CallbackList, "on_train_end", _end_training)
+    wrap(seed_generator.SeedGenerator, "next", _draw_apart)
 
 
 def _install_tf_keras() -> None:
@@ -122,6 +129,8 @@ def _install_tf_keras() -> None:
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
+    wrap(callbacks.TerminateOnNaN, "on_batch_end", _stop_together)
+    wrap(callbacks.CallbackList, "on_epoch_end", _end_epoch)
 
 
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
@@ -239,6 +248,25 @@ def _synchronize_first(original, callbacks, *args, **kwargs):
     return original(callbacks, *args, **kwargs)
 
 
+def _end_epoch(original, callbacks, *args, **kwargs):
+    """The clock of one worker, or a signal to it, may say that it is enough."""
+    result = _synchronize_first(original, callbacks, *args, **kwargs)
+    model = model_of(callbacks)
+    extended = extended_of(getattr(model, "distribute_strategy", None))
+    if extended is not None and extended.collectives.topology.num_workers > 1 and is_in_fit(model):
+        own = tf.constant(int(bool(model.stop_training)))
+        model.stop_training = bool(extended.collectives.all_reduce(own, op="max", purpose="stop"))
+    return result
+
+
+def _draw_apart(original, generator, *args, **kwargs):
+    """Rows of one global batch must not share their noise because they are on several workers."""
+    seed = original(generator, *args, **kwargs)
+    extended = in_replica_of_ours()
+    rank = 0 if extended is None else extended.collectives.topology.rank
+    return seed if rank == 0 else tf.bitwise.bitwise_xor(seed, tf.constant([rank * _SCATTER, 0], seed.dtype))
+
+
 def _end_training(original, callbacks, *args, **kwargs):
     tuned_fit.end_training(callbacks)
     return _synchronize_first(original, callbacks, *args, **kwargs)
@@ -316,6 +344,6 @@ def _warn_outside_the_scope(original, model, *args, **kwargs):
 def _stop_together(original, callback, batch, logs=None):
     extended = extended_of(getattr(callback.model, "distribute_strategy", None))
     if extended is not None and "loss" in (logs or {}):
-        total = extended.collectives.all_reduce(tf.constant(logs["loss"]), purpose="loss")
+        total = extended.collectives.all_reduce(tf.convert_to_tensor(logs["loss"]), purpose="loss")
         logs = {**logs, "loss": total.numpy()}
     return original(callback, batch, logs)

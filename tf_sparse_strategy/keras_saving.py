@@ -34,6 +34,7 @@ from tf_sparse_strategy.hooking import wrap
 from tf_sparse_strategy.overlap.variables import owner_of
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
+_instead_of: dict[str, str] = {}  # private directories of tf_keras's followers, and those that were asked for
 
 
 def install_keras3() -> None:
@@ -93,6 +94,7 @@ def install_tf_keras() -> None:
     _wrap_loads(saving_api, "tf_keras")
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
+    wrap(backend, "batch_set_value", tables.batch_set_value)
     wrap(Layer, "set_weights", tables.set_weights)
     wrap(layer_utils, "count_params", tables.count_params)
     wrap(_BaseOptimizer, "save_own_variables", tables.save_own_variables)
@@ -185,7 +187,9 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
         return None
     with extended.alone(), tables.saving_tables(model):
         weights = model.get_weights()
-    return original(copy_of(model, weights), filepath, *args, **kwargs)
+    with extended.keeping_generators():
+        copy = copy_of(model, weights)
+    return original(copy, filepath, *args, **kwargs)
 
 
 def _require_copy(model) -> None:
@@ -223,7 +227,8 @@ def _set_own_weights(original, layer, variables, values, *, skip_mismatch=False,
 
 
 def _leave_to_the_chief(path) -> None:
-    _left_to_the_chief.add(os.path.realpath(path))
+    directory, name = os.path.split(path)
+    _left_to_the_chief.add(os.path.realpath(os.path.join(_instead_of.get(directory, directory), name)))
 
 
 def _load_weights(original, model, filepath, *args, **kwargs):
@@ -238,13 +243,15 @@ def _load_model(original, filepath, *args, **kwargs):
 
 
 def _load(extended, path, load):
-    if not isinstance(path, (str, os.PathLike)):
+    is_path = isinstance(path, (str, os.PathLike))
+    if not (is_path or path is None):  # None: of `tf.train.latest_checkpoint`, where this worker sees none
         return load(path)
     if extended is not None:
         loaded = saving.load_together(extended, path, load)
-        _left_to_the_chief.discard(os.path.realpath(path))  # it is complete: all have read it
+        if is_path:
+            _left_to_the_chief.discard(os.path.realpath(path))  # it is complete: all have read it
         return loaded
-    if os.path.realpath(path) in _left_to_the_chief:
+    if is_path and os.path.realpath(path) in _left_to_the_chief:
         raise RuntimeError(
             f"loading {str(path)!r} outside strategy.scope(): the first worker writes this file, and may "
             "not have finished, so that this worker could find none or an old one. Load it under `with "
@@ -295,9 +302,11 @@ def _private(directory: str) -> str:
 
 
 def _private_temp_dir(original, dirpath, strategy):
-    if saving.ours(strategy) is not None and not dirpath.startswith(_private_root().name):
-        dirpath = _private(dirpath)
-    return original(dirpath, strategy)
+    if saving.ours(strategy) is None or dirpath.startswith(_private_root().name):
+        return original(dirpath, strategy)
+    private = original(_private(dirpath), strategy)
+    _instead_of[private] = dirpath
+    return private
 
 
 def _log_privately(original, callback, model):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 
 _MESSAGE_LIMIT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+_STALL_LIMIT = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 _NOTICE_SECONDS = 10
 _SIOCGIFADDR = 0x8915  # Linux: an interface's IPv4 address
 _LONGEST = 10**6  # seconds; Horovod has no word for no limit, and takes 30 s where it is told none
@@ -38,9 +39,15 @@ def own_address() -> str:
     return interface_address(interface) if interface else socket.gethostbyname(socket.gethostname())
 
 
-def set_message_limit(seconds: float) -> None:
-    """How long Horovod waits for another worker's message, unless the user has said so."""
-    os.environ.setdefault(_MESSAGE_LIMIT, str(math.ceil(min(seconds, _LONGEST))))
+def set_limits(message: float, stall: float) -> None:
+    """How long Horovod waits for another worker, in seconds, unless the user has said so.
+
+    Args:
+      message: until one that sends nothing is lost.
+      stall: until one that lives, and does not call what others have called, is waited for no longer.
+    """
+    for name, seconds in ((_MESSAGE_LIMIT, message), (_STALL_LIMIT, stall)):
+        os.environ.setdefault(name, str(math.ceil(min(seconds, _LONGEST))))
 
 
 @contextlib.contextmanager

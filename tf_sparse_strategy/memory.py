@@ -4,9 +4,11 @@ One process's variables, made when a list of gradients is first reduced. `Memory
 holds of them: every worker's part, gathered by the chief, so that one file serves any number of workers.
 """
 
+import gc
 import io
 import json
 import os
+import weakref
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -15,7 +17,6 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import remembered
-from tf_sparse_strategy.agreement import pieces
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -24,6 +25,7 @@ from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State
 from tf_sparse_strategy.taking_up import take_up
+from tf_sparse_strategy.to_chief import are_empty, gathered
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 
@@ -37,8 +39,8 @@ class Memory(tf.train.experimental.PythonState):
     (resharding.py), steps go on being counted (with the same scheme also those of schemes within it, and
     `Guarded`'s density), and whatever else a scheme remembers starts afresh. Where sums are
     exact, the first one takes residuals along.
-    A list of gradients is known again by its place among the lists and by its shapes and dtypes. Files, which
-    Keras's backups are, hold the lists of one model, and not those of models that are no more.
+    A list of gradients is known again by its place among the lists and by its shapes and dtypes. Those of
+    models that are no more are forgotten; files, which Keras's backups are, hold those of one model alone.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
     P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers), and
@@ -62,6 +64,7 @@ class Memory(tf.train.experimental.PythonState):
         self._communication = communication
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
+        self._variables: dict[BucketPlan, list[weakref.ref]] = {}
         self._latest: dict[Hashable, BucketPlan] = {}  # by variable
         self._restored: list[dict[str, Any]] = []
         self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
@@ -71,26 +74,52 @@ class Memory(tf.train.experimental.PythonState):
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
         self._epoch = 0
 
-    def of(self, plan: BucketPlan) -> list[State]:
-        """Returns the state of each bucket; made, or filled from what was restored, at first use."""
-        if plan not in self._lists:
-            with tf.init_scope():
+    def of(self, plan: BucketPlan, variables: Iterable) -> list[State]:
+        """Returns the state of each bucket; made, or filled from what was restored, at first use.
+
+        Args:
+          plan: of a list of gradients.
+          variables: whose they are; once none of them is held any more, the state is forgotten.
+        """
+        with tf.init_scope():
+            if plan not in self._lists:
+                self._forget_gone()
+                self._variables[plan] = [weakref.ref(slices.tensorflows(v)) for v in variables]
                 self._lists[plan] = self._initial(plan)
                 if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
+            elif any(self._latest[tensor.key] != plan for tensor in plan.tensors):
+                remembered.count_on(self._counts_beside(plan), self._lists[plan])
         self._latest.update({tensor.key: plan for tensor in plan.tensors})
         return [State(variables) for variables in self._lists[plan]]
 
+    def _forget_gone(self) -> None:
+        """Forgets lists whose variables are gone, which workers notice at different times. Collective."""
+        if not self._lists:
+            return
+        gc.collect()
+        kept = [any(ref() is not None for ref in self._variables[plan]) for plan in self._lists]
+        kept = self._collectives.all_reduce(tf.cast(kept, tf.int32), op="max", purpose="memory").numpy()
+        for plan, is_kept in zip(list(self._lists), kept, strict=True):
+            if not is_kept:
+                record = self._record_of(plan)
+                self._restored = [other for other in self._restored if other is not record]
+                del self._lists[plan], self._variables[plan]
+                self._counts.pop(plan, None)
+
+    def _beside(self, plan: BucketPlan) -> list[tuple[BucketSpec, dict[str, tf.Variable]]]:
+        """The buckets of other lists that have some of the plan's variables."""
+        keys = {tensor.key for tensor in plan.tensors}
+        others = [other for other in self._lists if other != plan and _reduces_some(other, keys)]
+        return [pair for p in others for pair in zip(p.buckets, self._lists[p], strict=True)]
+
+    def _counts_beside(self, plan: BucketPlan) -> list[tuple[str, int]]:
+        held = [pair for _, state in self._beside(plan) for pair in state.items()]
+        return [(name, int(number)) for name, number in held if remembered.is_progress(name)]
+
     def _go_on(self, plan: BucketPlan) -> None:
         """Layers that were frozen or thawed make another list of gradients, with residuals of its own."""
-        before = [
-            (bucket, state)
-            for other, states in self._lists.items()
-            if other is not plan and {t.key for t in other.tensors} & {t.key for t in plan.tensors}
-            for bucket, state in zip(other.buckets, states, strict=True)
-        ]
-        held = [pair for _, state in before for pair in state.items()]
-        counts = [(name, int(number)) for name, number in held if remembered.is_progress(name)]
+        counts = self._counts_beside(plan)
         for record in self._unclaimed() if self._is_meant(plan) else ():
             # Of the same layers, where some have been frozen, or thawed, since.
             if remembered.is_part(record["tensors"], self._description(plan)["tensors"]):
@@ -98,7 +127,7 @@ class Memory(tf.train.experimental.PythonState):
         remembered.count_on(counts, self._lists[plan])
         others = {
             tensor.key
-            for bucket, state in before
+            for bucket, state in self._beside(plan)
             for tensor in bucket.tensors
             if RESIDUAL in state or LEFT in state
         }
@@ -176,6 +205,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def serialize(self) -> bytes:
         """Everything, as a NumPy archive; collective. Empty but on rank 0."""
+        self._forget_gone()
         return self._archive(list(self._lists), self._unclaimed())
 
     def _archive(self, plans: list[BucketPlan], unclaimed: list[dict[str, Any]]) -> bytes:
@@ -187,9 +217,9 @@ class Memory(tf.train.experimental.PythonState):
             for name, variable in sorted(state.items())
             if remembered.is_saved(name, state)
         }
-        for key, is_empty in zip(held, self._are_empty(held.values()), strict=True):
+        for key, is_empty in zip(held, are_empty(held.values(), self._collectives), strict=True):
             if not (is_empty and key.endswith((f"/{RESIDUAL}", f"/{VELOCITY}"))):
-                arrays[key] = self._gather(held[key])
+                arrays[key] = gathered(held[key], self._collectives)
         for number, plan in enumerate(plans):
             arrays |= {f"{number}/{key}": rows for key, rows in self._counts.get(plan, {}).items()}
         for record in unclaimed:
@@ -200,25 +230,6 @@ class Memory(tf.train.experimental.PythonState):
         archive = io.BytesIO()
         np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **arrays)
         return archive.getvalue()
-
-    def _are_empty(self, variables: Iterable[tf.Variable]) -> list[bool]:
-        """For each whether all workers' are zero: as large as the weights, and soon told. Collective."""
-        some = [tf.reduce_any(variable != 0) for variable in variables]
-        if not some:
-            return []
-        flags = tf.cast(tf.stack(some), tf.int32)
-        return (self._collectives.all_reduce(flags, op="max", purpose="memory").numpy() == 0).tolist()
-
-    def _gather(self, held: tf.Variable) -> np.ndarray:
-        """[P, ...] on rank 0: every worker's value, in rank order."""
-        workers = self._collectives.topology.num_workers
-        to_chief = [1] + [0] * (workers - 1)
-        parts = [
-            self._collectives.all_to_all(part[tf.newaxis], to_chief, purpose="memory")[0]
-            for part in pieces(tf.reshape(held, [-1]), senders=workers)
-        ]
-        rows = np.concatenate(parts, axis=1)
-        return rows.reshape([len(rows), *held.shape])
 
     def _unclaimed(self) -> list[dict[str, Any]]:
         """What was restored for lists of gradients that this run has not reduced yet."""
@@ -291,23 +302,27 @@ class Memory(tf.train.experimental.PythonState):
 
     def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
         """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
-        own = self._description(plan)
-        lists = filter(self._is_meant, self._lists)
-        alike = [p for p in lists if self._description(p)["tensors"] == own["tensors"]]
-        records = [r for r in self._restored if r["tensors"] == own["tensors"]]
-        place = alike.index(plan)
-        if place >= len(records):
+        record = self._record_of(plan)
+        if record is None:
             logging.warning(
                 "The checkpoint holds no residuals for the gradients of %s: they start from zero.",
                 [tensor.shape for tensor in plan.tensors],
             )
             return False
-        record = records[place]
         topology = self._collectives.topology
+        own = self._description(plan)
         self._counts[plan] = take_up(record, own, plan, values, self._communication, topology)
         record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
         self._set_epoch(values)  # this run's: it may have begun after what was saved
         return True
+
+    def _record_of(self, plan: BucketPlan) -> dict[str, Any] | None:
+        """What was restored for the list, whether or not it has been taken up."""
+        own = self._description(plan)["tensors"]
+        lists = filter(self._is_meant, self._lists)
+        alike = [p for p in lists if self._description(p)["tensors"] == own]
+        records = [r for r in self._restored if r["tensors"] == own]
+        return dict(zip(alike, records, strict=False)).get(plan)
 
     # ---- files -----------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Which collectives ran, and when this rank computed, in some steps of a training: a Chrome trace."""
 
 import dataclasses
+import secrets
 import time
 
 from tf_sparse_strategy import agreement, clocks, computing, stall, trace
@@ -63,7 +64,8 @@ class Recorder:
         ]
         topology = self._collectives.topology
         if "{rank}" in path:
-            own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes)
+            run = agreement.gather(secrets.token_hex(8), self._collectives)[0]
+            own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes, run)
             trace.write(path.replace("{rank}", str(topology.rank)), own)
         else:
             rows = agreement.gather([dataclasses.astuple(span) for span in self._spans], self._collectives)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy.collectives import Collectives
@@ -64,7 +65,11 @@ class Sharding:
             return Policy.DATA  # the only one that keeps the order of the rows
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked
-        enough = input_pipeline.reads_files(dataset) and self._has_a_file(dataset)
+        reads = input_pipeline.reads_files(dataset)
+        if reads and input_pipeline.is_cached_in_a_file(dataset):
+            logging.info("The dataset is shared out by rows: `cache(filename)` may hold those of all files.")
+            reads = False
+        enough = reads and self._has_a_file(dataset)
         everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")
         if bool(everywhere):
             return Policy.FILE

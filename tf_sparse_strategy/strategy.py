@@ -77,9 +77,11 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     ):
         keras_hooks.install()
         saving.install()
+        tf.config.list_physical_devices("GPU")  # a sick driver hangs here, before others can wait for us
         # The watchdog, which knows the cause, is to be the first whose patience ends.
         patience = silence_limit if _is_positive(silence_limit) else 45.0
-        collectives.start(message_limit=patience + 15)
+        longest = stall_limit if _is_positive(stall_limit) else 1800.0
+        collectives.start(message_limit=patience + 15, stall_limit=longest + 60)
         device = _pin_device()
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):

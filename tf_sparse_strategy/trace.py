@@ -63,12 +63,13 @@ def site_spans(before, after, clock_start: float, step: int) -> list[Span]:
     return spans
 
 
-def chrome_trace(ranks: Mapping[int, Sequence[Span]], nodes: Sequence[int]) -> dict:
+def chrome_trace(ranks: Mapping[int, Sequence[Span]], nodes: Sequence[int], run: str = "") -> dict:
     """Returns the trace of these ranks as one JSON-serialisable object.
 
     Args:
       ranks: each one's bars.
       nodes: the node of each rank of the job.
+      run: what tells its traces from those of others.
     """
     begin = min((span.begin for spans in ranks.values() for span in spans), default=0)
     events = []
@@ -95,7 +96,7 @@ def chrome_trace(ranks: Mapping[int, Sequence[Span]], nodes: Sequence[int]) -> d
             }
             for span in spans
         ]
-    facts = {"begin": begin, "nodes": list(nodes)}
+    facts = {"begin": begin, "nodes": list(nodes), "run": run}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
 
@@ -129,4 +130,6 @@ def write(path: str | os.PathLike, content: dict) -> None:
     """Writes a trace as JSON; makes its directory."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, separators=(",", ":")))
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, separators=(",", ":")))
+    partial.replace(path)

@@ -54,18 +54,20 @@ def main(argv: list[str]) -> int:
 
 def _read(paths):
     """(each rank's bars, in order, the node of each rank) of all files together."""
-    ranks, nodes = {}, None
+    ranks, job = {}, None
     for path in paths:
         try:
-            found, theirs = trace.spans_of(json.loads(path.read_text()))
+            content = json.loads(path.read_text())
+            found, nodes = trace.spans_of(content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+        theirs = nodes, content["otherData"].get("run")
         twice = sorted(set(found) & set(ranks))
-        if twice or nodes not in (None, theirs):
-            what = f"rank {twice[0]} is in another file, too" if twice else "it is of another job"
+        if twice or job not in (None, theirs):
+            what = f"rank {twice[0]} is in another file, too" if twice else "it is of another run"
             raise ValueError(f"{path}: {what}. Name the files of one run, each once.")
         ranks.update(found)
-        nodes = theirs
+        job = theirs
     return dict(sorted(ranks.items())), nodes
 
 

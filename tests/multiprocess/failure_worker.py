@@ -6,6 +6,7 @@ RANK does what FAULT names in the second of three epochs. `DIRECTORY` gets the b
 `BackupAndRestore` and, from rank 0 after a whole run, result.json.
 """
 
+import atexit
 import json
 import os
 import pathlib
@@ -69,6 +70,12 @@ class Fault(keras.callbacks.Callback):
         threading.Thread(target=time.sleep, args=(600,)).start()
         raise ValueError("a bad row")
 
+    def _raise_before_a_long_exit(self):
+        atexit.register(time.sleep, 600)
+        raise ValueError("a bad row")
+
+    _handled = _raise  # see main
+
     def _kill_before_a_child(self):
         """That has inherited all connections."""
         if os.fork() == 0:
@@ -111,7 +118,12 @@ def main():
     callbacks = [keras.callbacks.BackupAndRestore(directory / "backup")]
     if fault != "none" and rank == guilty:
         callbacks.append(Fault(fault))
-    epochs, weights = fit(model, callbacks)
+    try:
+        epochs, weights = fit(model, callbacks)
+    except Exception:
+        if fault != "handled":
+            raise
+        sys.exit(3)
     if rank == 0:
         _, expected = fit(build(), [])  # one process, without a strategy, without a failure
         result = {"epochs": epochs, "weights": weights, "expected": expected}

@@ -68,6 +68,11 @@ def test_every_row_counts_where_some_have_more(
     comm.barrier()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
     expected, data = 2 * (3 + 2 * (topology.num_workers - 1)), data.with_options(options)
+    if keras is tf_keras and topology.num_workers > 1:  # it ended epochs where they were no multiple
+        model.compile("sgd", "mse", steps_per_execution=2)
+        with pytest.raises(ValueError, match="you must specify the number of steps"):
+            model.fit(data, verbose=0)
+        model.compile(keras.optimizers.SGD(0.0), "mse")
     assert steps_of(keras, model, data) == expected
     if policy == "FILE":  # which have as many batches everywhere, before they are divided
         batches = int(data.cardinality())
@@ -130,6 +135,38 @@ def test_metrics_in_logs_of_ones_own_step_are_those_of_all(comm, topology, strat
         oracle.assert_identical(comm, np.array(history[name]))
     if form == "beside a number":
         assert history["largest"] == [x.max()]
+
+
+def test_trackers_under_other_names_are_those_of_all(comm, topology, keras, strategy):
+    """As in Keras's own VAE; the last batch has rows for one worker alone."""
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.tracker = keras.metrics.Mean(name="total_loss")
+
+        def call(self, x):
+            return x
+
+        @property
+        def metrics(self):
+            return [self.tracker]
+
+        def train_step(self, data):
+            self.tracker.update_state(data[0])
+            return {"loss": self.tracker.result(), "rate": tf.constant(0.25)}
+
+        test_step = train_step
+
+    with strategy.scope():
+        model = Own()
+        model.compile()
+    x = np.arange(4 * topology.num_workers + 1, dtype="float32")[:, np.newaxis]
+    options = {"batch_size": len(x) - 1, "shuffle": False, "verbose": 0}
+    history = model.fit(x, x, validation_data=(x, x), **options).history
+    for name in ("loss", "val_loss"):
+        assert history[name] == pytest.approx([x.mean()])
+    assert history["rate"] == [0.25]
 
 
 def test_what_has_only_the_name_of_a_metric_is_averaged(topology, strategy):

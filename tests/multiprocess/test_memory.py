@@ -174,7 +174,7 @@ def test_velocities_of_another_run(topology, partners, variables, where):
     there = placed(topology, {"apart": range(p), "pairs": [rank % 2 for rank in range(p)]}[where])
     new = GradientReducer(DGC(0.1, momentum=0.5), there, room)
     new.memory.deserialize(moved(here, old.memory.serialize()))
-    new.memory.of(next(iter(old.memory._lists)))
+    new.memory.of(next(iter(old.memory._lists)), variables)
     np.testing.assert_array_equal(velocity(new, there), velocity(old, here))
     assert velocity(old, here).any()
 
@@ -223,7 +223,7 @@ def test_an_exact_run_begins_with_what_was_restored(comm, topology, variables, w
     first = reducer()
     first.memory.deserialize(blob)
     if saved_again:
-        first.memory.of(next(iter(old.memory._lists), BucketPlan(())))
+        first.memory.of(next(iter(old.memory._lists), BucketPlan(())), variables)
         kept_blob = first.memory.serialize()
         first = reducer()
         first.memory.deserialize(kept_blob if where == "one worker" else moved(comm, kept_blob))

@@ -72,6 +72,36 @@ def test_lists_of_other_variables_begin_anew(comm, topology, variables, restored
     assert {int(state["step"]) for state in new} == ({1} if topology.num_workers > 1 else set())
 
 
+def test_a_list_that_is_trained_again_has_counted_meanwhile(topology, variables):
+    """Layers freeze, and thaw again."""
+    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+    for seed, some in enumerate([variables, variables, variables[:-1], variables[:-1], variables]):
+        step(reducer, some, topology, seed)
+    [*states] = [s for b, s in reducer.memory.trained_buckets(variables) if not b.is_exact]
+    counted = {int(state[name]) for state in states for name in state if own_name(name) == "step"}
+    assert counted == ({5} if topology.num_workers > 1 else set())
+
+
+def test_lists_of_variables_that_are_gone_are_forgotten(comm, topology, variables):
+    reducer = GradientReducer(OkTopK(0.05), apart(topology), bucket_bytes=100)
+    for seed in range(3):  # a model each
+        step(reducer, [tf.Variable(v) for v in variables], topology, seed)
+    step(reducer, variables, topology, 3)
+    lists = 1 if topology.num_workers > 1 else 0
+    assert len(reducer.memory._lists) == lists
+    other = GradientReducer(OkTopK(0.05), apart(topology), bucket_bytes=100)
+    other.memory.deserialize(moved(comm, reducer.memory.serialize()))
+    assert len(other.memory._restored) == lists
+    if not lists:
+        return
+    first = [tf.Variable(v) for v in variables]
+    step(other, first, topology, 4)  # takes up what was restored
+    del first
+    step(other, variables, topology, 5)  # and this is another model
+    assert int(other.memory.buckets[0][1]["step" if "step" in other.memory.buckets[0][1] else "age"]) == 1
+    assert not other.memory._restored
+
+
 def test_lists_that_others_have_replaced_are_not_trained(topology, variables):
     """Frozen, thawed and frozen again, as a new function is traced for each."""
     reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)

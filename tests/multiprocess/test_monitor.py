@@ -179,6 +179,8 @@ def test_a_trace_of_calls_of_several_steps(strategy, topology, shared_tmp, caplo
     monitor = tss.callbacks.CommunicationMonitor(trace=path, trace_steps=steps)
     model = compiled(strategy, keras3, steps_per_execution=3)
     model.fit(dataset(), epochs=2, callbacks=[monitor], verbose=0)
+    strategy.extended.collectives.barrier()
+    assert path.exists() == (steps == (1, 2))  # an empty one would replace that of another training
     said = "none of the steps 50 to 59 was run" in caplog.text
     assert said == (steps == (50, 60) and topology.rank == 0)
 

@@ -74,6 +74,21 @@ def test_a_step_sends_gradients_and_nothing_else(keras, strategy):
     assert optimizer.iterations.numpy() == 3
 
 
+def test_nor_does_a_step_of_fit(keras, strategy, topology):
+    """tf_keras counts steps in variables of its own."""
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    rows, calls = 4 * topology.num_workers, []
+    for steps in (2, 2, 6):
+        x = np.ones([steps * rows, 2], "float32")
+        before, _ = strategy.extended.collectives.traffic()
+        model.fit(x, x[:, :1], batch_size=rows, verbose=0)
+        after, _ = strategy.extended.collectives.traffic()
+        calls.append(after - before)
+    assert calls[2] - calls[1] == (4 if topology.num_workers > 1 else 0)
+
+
 @pytest.mark.parametrize("steps", [2, 3])
 def test_gradient_accumulation(comm, strategy, steps):
     """Also where the batch before an update has rows for one worker alone, the second of 2."""

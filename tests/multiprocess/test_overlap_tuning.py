@@ -1,7 +1,9 @@
 """DeAR(fusion="auto"): `fit` tries sizes, all workers the same, and trains as with any one of them."""
 
+import gc
 import json
 import types
+import weakref
 
 import keras
 import numpy as np
@@ -175,6 +177,22 @@ def test_trials_wait_for_their_part_of_the_time(comm, partners):
     """By default a second trial would cost more than 1 % of so short a training."""
     _, tuner = trained(tss.overlap.DeAR("auto"), nesterov, epochs=1, jit_compile=False)
     assert tried_everywhere(comm, tuner) == [search.START] and not tuner.is_done
+
+
+def test_a_model_that_was_tuned_can_go(comm, partners):
+    """One whose trials have not come to an end: the next ones would gather its weights, too."""
+    strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR("auto"))
+    seen = []
+    for _ in range(2):
+        with strategy.scope():
+            model = oracle.mlp(keras)
+            model.compile(nesterov(), "mse", jit_compile=False)
+        model.fit(oracle.dataset(ROWS * 2, ROWS), verbose=0)
+        seen.append(weakref.ref(model.optimizer))
+        del model
+    gc.collect()
+    assert seen[0]() is None
+    assert len(strategy.extended.chunked._updates) == 1
 
 
 def test_a_function_made_anew_by_others_begins_a_trial_anew(comm, partners):

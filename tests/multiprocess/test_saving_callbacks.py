@@ -50,6 +50,31 @@ def test_model_checkpoint(keras, strategy, comm, directory):
     assert [name for name in os.listdir(directory) if "temp" in name] == []
 
 
+def test_a_checkpoint_that_may_still_be_written_is_refused(keras, strategy, topology, comm, directory):
+    """Outside the scope nobody waits for the first worker."""
+    path = str(directory / "last.keras")
+    model = build(keras, strategy)
+    fit(model, epochs=1, callbacks=[keras.callbacks.ModelCheckpoint(path)])
+    if topology.rank > 0:
+        with pytest.raises(RuntimeError, match="outside strategy.scope"):
+            keras.models.load_model(path)
+    comm.barrier()
+    with strategy.scope():
+        loaded = keras.models.load_model(path)
+    assert_same_state(loaded.get_weights(), model.get_weights())
+    keras.models.load_model(path)  # it is complete: all have read it
+
+
+def test_a_follower_that_sees_no_checkpoint_reads_the_firsts(strategy, topology, directory, monkeypatch):
+    """`tf.train.latest_checkpoint` on a disk that is slow to tell."""
+    model = build(tf_keras, strategy)
+    path = str(directory / "weights")
+    model.save_weights(path)
+    other = build(tf_keras, strategy, seed=7)
+    other.load_weights(path if topology.rank == 0 else None)
+    assert_same_state(other.get_weights(), model.get_weights())
+
+
 def test_backup_and_restore(keras, strategy, comm, topology, directory):
     reference = build(keras, strategy)
     fit(reference, epochs=2)

@@ -18,7 +18,10 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 from tf_sparse_strategy.communication.auto import CHOICE
+from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.memory import EPOCH
+from tf_sparse_strategy.residual import AGE
 from tf_sparse_strategy.topology import Topology
 
 N = 101  # not a multiple of the two workers of a node
@@ -202,3 +205,15 @@ def test_what_float16_could_not_take_is_not_lost_when_the_nodes_scheme_returns(h
         run.variables[CHOICE].assign(schemes.get(name, 0))
         sent += run.step(gradient).numpy()
     np.testing.assert_array_equal(sent + run.kept(N), np.full(N, 73 * p * each))
+
+
+def test_thresholds_are_made_anew_where_a_phase_begins_again(here):
+    """`fit` counts epochs from 0 again: those of large residuals would let next to nothing pass."""
+    run = sparse_runs.Run(Piecewise([(0, OkTopK(0.1)), (1, Dense())]), here, N)
+    gradient = tf.range(N, dtype=tf.float32)
+    ages = []
+    for epoch in (0, 0, 0, 1, 1, 0, 0):
+        run.variables[next(k for k in run.variables if own_name(k) == EPOCH)].assign(epoch)
+        run.step(gradient)
+        ages.append(int(run.variables[f"0.{AGE}"]))
+    assert ages == [1, 2, 3, 3, 3, 1, 2]

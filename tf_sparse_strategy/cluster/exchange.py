@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 PATIENCE = 120  # seconds for the slowest to examine itself: TensorFlow is imported meanwhile
+_ATTEMPTS = 3  # to reach the store
 LINE = "tss doctor: "  # before what is meant for us: a login shell may print what it likes
 
 
@@ -81,17 +82,21 @@ class ThroughRendezvous:
         """Returns what the store answers, None when it has no such value (yet)."""
         content = body.encode()
         head = f"{method} {path} HTTP/1.0\r\nContent-Length: {len(content)}\r\n\r\n"
-        try:
-            with socket.create_connection((self._host, self._port), timeout=10) as line:
-                line.sendall(head.encode() + content)
-                # To the end, so that the store hangs up first: the port here is free again at once.
-                answer = line.makefile("rb").read().decode()
-        except OSError as error:
-            raise ExchangeError(
-                f"rank {self.rank} cannot reach the launcher's rendezvous at "
-                f"{self._host}:{self._port} ({error}): allow TCP to every port between the nodes, "
-                "and start the job from one of them."
-            ) from error
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                with socket.create_connection((self._host, self._port), timeout=10) as line:
+                    line.sendall(head.encode() + content)
+                    # To the end, so that the store hangs up first: the port here is free again at once.
+                    answer = line.makefile("rb").read().decode()
+                break
+            except OSError as error:
+                if left and isinstance(error, TimeoutError | ConnectionResetError):
+                    continue  # a store that many ask at once
+                raise ExchangeError(
+                    f"rank {self.rank} cannot reach the launcher's rendezvous at "
+                    f"{self._host}:{self._port} ({error}): allow TCP to every port between the nodes, "
+                    "and start the job from one of them."
+                ) from error
         status, _, value = answer.partition("\r\n\r\n")
         return value if " 200 " in status.partition("\r\n")[0] else None
 

@@ -98,7 +98,13 @@ def main(argv: list[str]) -> int:
 def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, int], place_of) -> int:
     """Runs `command` once all have come; `place_of` gives a rank's settings by the hosts of all."""
     own, server = _reach(rendezvous)
-    interface = next((name for name, a in facts.interfaces().items() if a == own), "lo")
+    loopback = "lo" if own.startswith("127.") else None
+    interface = next((name for name, a in facts.interfaces().items() if a == own), loopback)
+    if interface is None and "HOROVOD_GLOO_IFACE" not in os.environ:
+        raise ExchangeError(
+            f"{own}, by which this machine reaches {server}, is the first address of none of its network "
+            f"interfaces, {facts.interfaces()}. Give another --rendezvous, or set HOROVOD_GLOO_IFACE."
+        )
     environment = {
         # What the user has set counts, as in horovodrun's --network-interfaces.
         "HOROVOD_GLOO_IFACE": interface,

@@ -73,8 +73,12 @@ def serving(server: RendezvousHTTPServer, slots: Sequence[SlotInfo]) -> Iterator
 
 def rendezvous_at(port: int) -> contextlib.AbstractContextManager[int]:
     """Serves Horovod's rendezvous at a port of this machine, for workers that others start."""
-    server = RendezvousHTTPServer(("", port), RendezvousHandler, verbose=0)
+    server = _Rendezvous(("", port), RendezvousHandler, verbose=0)
     return serving(server, [])
+
+
+class _Rendezvous(RendezvousHTTPServer):
+    request_queue_size = 1024  # workers come all at once
 
 
 def slot_environment(hosts: Sequence[str], rank: int) -> dict[str, str]:
@@ -131,12 +135,9 @@ class _Rank:
             if shown is None:
                 kept.append(line)
                 continue
-            with _printing:
-                print(
-                    f"[{self.slot.rank} {self.slot.hostname}] {line.rstrip()}",
-                    file=shown,
-                    flush=True,
-                )
+            line = f"[{self.slot.rank} {self.slot.hostname}] {line.rstrip()}"
+            with _printing, contextlib.suppress(BrokenPipeError):  # of `| head`; the rank must not wait
+                print(line, file=shown, flush=True)
 
     def _wait(self) -> None:
         self._process.wait()

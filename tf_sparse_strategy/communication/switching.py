@@ -11,7 +11,7 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.sparse import all_finite
-from tf_sparse_strategy.residual import RESIDUAL, VELOCITY, Share, State
+from tf_sparse_strategy.residual import AGE, RESIDUAL, VELOCITY, Share, State
 from tf_sparse_strategy.topology import Group, Topology
 
 _SHARED = (RESIDUAL, VELOCITY)
@@ -111,6 +111,8 @@ class Switching(Communication):
         own = _own(number, scheme, state)
         if PHASE in own:  # a scheme that switches itself: whatever it did last, it was not the last step
             own[PHASE] = tf.where(changed, tf.constant(NO_PHASE, tf.int64), own[PHASE])
+        if AGE in own:  # thresholds are of a residual that is no more
+            own[AGE] = tf.where(changed, tf.zeros([], tf.int64), own[AGE])
         new = {
             key: tf.convert_to_tensor(variable)
             for key, variable in state.items()

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
+from tf_sparse_strategy.hooking import while_set
 
 CHUNK = 1 << 22  # elements of a table that are on their way at a time
 DRAWN = 1 << 16, 1 << 20  # of one that are drawn at a time: at least, at most
@@ -159,13 +160,10 @@ class Slices:
     # ---- making ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def making(self, partition: Partition) -> Iterator[None]:
-        """While this lasts, variables made under the strategy are slices."""
-        self._local.partition = partition
-        try:
+    def making(self, partition: Partition | None) -> Iterator[None]:
+        """While this lasts, variables made under the strategy are slices; of None, whole."""
+        with while_set(self._local, partition=partition, blocks=None):
             yield
-        finally:
-            self._local.partition = self._local.blocks = None
 
     def partition_beside(self, reference: Any) -> Partition | None:
         """The partition of a variable about to be made; None if it is no slice.

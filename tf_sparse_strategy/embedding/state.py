@@ -73,6 +73,16 @@ def batch_get_value(original, variables):
     return [_whole(variable) for variable in variables]
 
 
+def batch_set_value(original, pairs):
+    """tf_keras: this worker's columns of whole tables, as legacy .h5 files have them, among the values."""
+
+    def own(variable, value):
+        is_own = slices.of(variable) is None or tuple(value.shape) == tuple(variable.shape)
+        return value if is_own else slices.own(variable, value)
+
+    return original([(variable, own(variable, value)) for variable, value in pairs])
+
+
 def set_weights(original, layer, weights):
     """Takes this worker's columns of whole tables."""
     variables = layer.weights

@@ -75,7 +75,7 @@ class ShardedTable:
                 rows = functools.partial(drawing.rows, recipe, self.output_dim)
                 blocks = extended.slices.drawn(rows, partition)
             else:
-                table = self._drawn(partition.shape, dtype, extended.collectives)
+                table = self._drawn(partition.shape, dtype, extended)
                 if workers == 1:
                     return table
                 blocks = extended.slices.scatter(table, partition, dtype)
@@ -100,10 +100,10 @@ class ShardedTable:
             firsts = agreement.gather(own, collectives)[0]
         return firsts and drawing.Recipe(*firsts)
 
-    def _drawn(self, shape, dtype, collectives):
+    def _drawn(self, shape, dtype, extended):
         """The whole table on the first worker, None on others. Collective."""
-        table = None
-        with tf.init_scope(), agreement.together(collectives):
+        table, collectives = None, extended.collectives
+        with tf.init_scope(), extended.first_draws(), agreement.together(collectives):
             if collectives.topology.rank == 0:
                 with tf.device("CPU:0"):  # a GPU has memory for some columns
                     table = tf.cast(self.embeddings_initializer(shape, dtype=dtype), dtype)

@@ -79,14 +79,15 @@ class Reductions:
                     "reduce(SUM) got a mirrored value, which is the same on all workers already. "
                     "Reduce a per-replica value, or multiply by num_replicas_in_sync."
                 )
-            x = x.values[0] if isinstance(x, values.SyncOnReadVariable) else component(x)
+            is_metrics = isinstance(x, values.SyncOnReadVariable)  # of rows that count, whatever these are
+            x = x.values[0] if is_metrics else component(x)
             x = _number_as_tensor(x, destinations)
             if weight is not None:
                 self._refuse_xla()
                 x = tf.convert_to_tensor(x)
                 weighted = self.masked(x * tf.cast(weight, x.dtype))
                 return self.collectives.all_reduce(weighted, purpose="statistics")
-            if reduce_op == ReduceOp.SUM and not isinstance(x, tf.IndexedSlices):
+            if reduce_op == ReduceOp.SUM and not isinstance(x, tf.IndexedSlices) and not is_metrics:
                 x = self.masked(x)
             return self._all_reduce(reduce_op, x)
 

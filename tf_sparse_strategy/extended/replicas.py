@@ -86,6 +86,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         self.slices.delayed = self.delayed
         self._variable_classes = VARIABLE_CLASSES if self.chunked is None else CHUNKED_CLASSES
         self._same_variables = agreement.SameVariables(collectives)
+        self._made = 0  # variables, by all workers together
         topology = collectives.topology
         self._rank, self._size = topology.rank, topology.num_workers
         self._initialize_single_worker((device_util.resolve(device),))
@@ -95,8 +96,27 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         with tf.device("CPU:0"):
             self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
         self._sharding = sharding(collectives)
+        self._given_seed, self._shuffles = None, None
         if self._size > 1:
-            agreement.agree_on_seed(context.global_seed(), collectives)
+            self._given_seed = agreement.agree_on_seed(context.global_seed(), collectives)
+
+    @property
+    def unseeded_shuffle(self):
+        """A function like `tf.random.shuffle`; None where the user has set TensorFlow's seed.
+
+        Each call of it within a graph gives another order, the same on all workers.
+        """
+        if self._given_seed is None or context.global_seed() != self._given_seed:
+            return None
+        if self._shuffles is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._shuffles = plain_variable_class()(0, dtype=tf.int64, trainable=False)
+
+        def shuffle(x):
+            seed = tf.stack([tf.constant(self._given_seed, tf.int64), self._shuffles.assign_add(1)])
+            return tf.random.experimental.stateless_shuffle(x, seed)
+
+        return shuffle
 
     # ---- who we are -----------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Variables of a strategy's scope: one component each, with values that all workers agree on."""
 
+import contextlib
+
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, distribute_utils, values
 from tensorflow.python.eager import record
@@ -9,6 +11,7 @@ from tensorflow.python.training.saving import saveable_object
 
 from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.extended import generators
 from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.overlap.variables import owner_of, variable_class
 
@@ -64,6 +67,19 @@ class Variables:
         """While this lasts, reading or making a variable here asks nobody: values are this worker's."""
         return while_set(self._local, alone=True)
 
+    @contextlib.contextmanager
+    def first_draws(self):
+        """While this lasts, the first worker may draw numbers alone; all go on from there. Collective."""
+        with self.slices.making(None):
+            keras_callers.global_seed_state()  # a variable: made on all, if need be
+            with self.alone():
+                yield
+                generators.follow_first(self.collectives)
+
+    def keeping_generators(self):
+        """While this lasts, one worker may draw random numbers that others do not; it goes on from before."""
+        return generators.kept()
+
     @property
     def is_alone(self) -> bool:
         """Whether `alone()` lasts in this thread."""
@@ -107,6 +123,8 @@ class Variables:
             distribute_utils.VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
+        if not self.is_alone:  # read in agreement.py: names, shapes and dtypes may be those of others
+            self._made = variable._number = self._made + 1
         variable._weighs_rows = statistic  # read in _reduce_to
         variable._counts_steps = keras_callers.is_step_counter(kwargs)  # read in _broadcast_to
         if partition is not None:

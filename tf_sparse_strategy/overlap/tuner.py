@@ -104,6 +104,7 @@ class Tuner:
             self._turn_to(self.trials.best, model)
             if self._leads:
                 kept.write(self._facts, self.trials, done=False)
+        self._functions = {}  # which hold the model; what trains next brings its own
 
     def _conclude(self, model):
         mine = tf.constant([statistics.median(self._times), self._spent], tf.float64)

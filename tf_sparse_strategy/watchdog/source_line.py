@@ -8,7 +8,7 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Iterable
-from types import FrameType
+from types import CodeType, FrameType
 
 _PACKAGE = str(pathlib.Path(__file__).absolute().parent.parent)  # as in the code's file names
 _TENSORFLOWS_CALLS = "tensorflow/python/eager/execute.py"
@@ -71,12 +71,15 @@ def main_thread_frame() -> FrameType | None:
     return frames().get(threading.main_thread().ident)
 
 
-def main_thread_has_ended() -> bool:
-    """Whether Python only waits for other threads before it ends."""
+def main_thread_program() -> CodeType | None:
+    """The outermost code that the main thread runs: another one once the program has ended.
+
+    That is then a function that waits for threads, or one that was registered for the exit.
+    """
     frame = main_thread_frame()
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
-    return frame is not None and frame.f_code is threading._shutdown.__code__
+    return frame and frame.f_code
 
 
 def main_thread_line() -> str:

@@ -92,6 +92,7 @@ class Watchdog:
         self._since: dict[tuple[str, int], float] = {}
         self._end: End | None = None  # how this program ends, once it does
         self._raised: BaseException | None = None
+        self._left: End | None = None  # by `sys.exit` with a code that is no success
         self._stop = False
         self._told = threading.Event()  # the others know how this program ended
         self._decided = threading.Event()
@@ -99,7 +100,9 @@ class Watchdog:
         self._next_report = self._next_judgement = 0.0
         self._next_warning = silence_limit
         self._process = os.getpid()
+        self._program = source_line.main_thread_program()
         self._excepthook, sys.excepthook = sys.excepthook, self._at_error
+        self._sys_exit, sys.exit = sys.exit, self._at_sys_exit
         atexit.register(self._at_exit)
         self._thread = threading.Thread(target=self._run, name="tss_watchdog", daemon=True)
         self._thread.start()
@@ -109,6 +112,8 @@ class Watchdog:
         atexit.unregister(self._at_exit)
         if sys.excepthook == self._at_error:
             sys.excepthook = self._excepthook
+        if sys.exit == self._at_sys_exit:
+            sys.exit = self._sys_exit
         self._stop = True
         with contextlib.suppress(OSError):
             self._channel.wake()
@@ -159,8 +164,9 @@ class Watchdog:
 
     def _report(self, now):
         """Tells the others, when it is time, and notes for itself, how this worker is."""
-        if self._end is None and self._raised is not None and source_line.main_thread_has_ended():
-            self._end = _end_by(self._raised)
+        if self._end is None and self._raised is not None:
+            if source_line.main_thread_program() is not self._program:
+                self._end = _end_by(self._raised)
         if self._end is not None and not self._told.is_set():
             self._workers[self._rank] = dataclasses.replace(
                 self._workers[self._rank], end=self._end
@@ -242,12 +248,21 @@ class Watchdog:
         self._excepthook(kind, error, trace)
         self._raised = error
 
+    def _at_sys_exit(self, code=None, /):
+        """Notes how a program that handles its errors itself ends: Python tells nobody later."""
+        if code not in (None, 0) and threading.current_thread() is threading.main_thread():
+            error = sys.exc_info()[1]
+            after = "" if error is None else f" after {_described(error)}"
+            self._left = End(consequence=is_horovods(error), code=f"exit code {code}{after}")
+        self._sys_exit(code)
+
     def _at_exit(self):
         """Runs before Horovod's own, which ends it on all workers."""
         if os.getpid() != self._process:
             return  # a fork
         said_before = self._decided.is_set()
-        self._end = self._end or _end_by(getattr(sys, "last_value", None))
+        raised = self._raised or getattr(sys, "last_value", None)
+        self._end = self._end or (_end_by(raised) if raised else self._left or End())
         with contextlib.suppress(OSError):
             self._channel.wake()
         self._told.wait(_GOODBYE)
@@ -262,5 +277,8 @@ def _of_end(end: End) -> dict:
 def _end_by(error: BaseException | None) -> End:
     if error is None or isinstance(error, SystemExit):
         return End()
-    text = f"{type(error).__name__}: {error}"[:2000]
-    return End(error=f"{text}\n  at {source_line.error_line(error)}", consequence=is_horovods(error))
+    return End(error=_described(error), consequence=is_horovods(error))
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000] + f"\n  at {source_line.error_line(error)}"

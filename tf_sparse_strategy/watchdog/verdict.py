@@ -5,7 +5,8 @@
 | a worker raised an error of its own                     | ends the job                           |
 | a worker's connection closed, and it had not said why   | ends the job: killed or crashed        |
 | a worker has been silent for `silence_limit`            | ends the job: cut off, or stopped      |
-| Horovod failed on a worker                              | ends the job: names who left before    |
+| Horovod failed on a worker, or one has waited for       | ends the job: names who left before    |
+| `silence_limit` while another's program had ended       |                                        |
 | some wait in an operation that others have not called   | reported after `silence_limit`,        |
 |                                                         | ends the job after `stall_limit`       |
 | all wait, each for `silence_limit`, in none together    | ends the job: nobody can move          |
@@ -34,11 +35,13 @@ class End:
       said: False when its connection closed without a word.
       error: what it raised and where; None for nothing.
       consequence: whether the error is Horovod's, so that somebody else caused it.
+      code: what it told `sys.exit`, after which error, where that is no success; "" for nothing.
     """
 
     said: bool = True
     error: str | None = None
     consequence: bool = False
+    code: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,14 +156,19 @@ def _longest(workers) -> float:
 
 
 def _left(workers, limit):
-    if not any(w.end and w.end.consequence for w in workers):
+    failed = any(w.end and w.end.consequence for w in workers)
+    if not failed and all(w.end or w.waiting < limit for w in workers):
         return None
-    gone = [w for w in workers if w.end and w.end.said and not w.end.error]
+    gone = [w for w in workers if w.end and w.end.said and not (w.end.error or w.end.consequence)]
+    if by_code := [w for w in gone if w.end.code]:
+        return Verdict("; ".join(f"{_names([w])} ended the program with {w.end.code}" for w in by_code))
     if gone:
         return Verdict(
             f"{_names(gone)} ended the program, without an uncaught error, while others still called. "
             f"{_REMEDY}"
         )
+    if not failed:
+        return None
     quiet = [w for w in workers if w.end is None and w.silent >= limit / 4]
     if quiet:
         return Verdict(

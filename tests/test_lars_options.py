@@ -1,0 +1,51 @@
+"""What LARS and LAMB of both Kerases can be told, and told later."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import lars_pto
+from lars_pto import legacy_keras
+
+KINDS = [lars_pto.LARS, lars_pto.LAMB, legacy_keras.LARS, legacy_keras.LAMB]
+
+
+@pytest.mark.parametrize("wrong", ["bias", ["bias", "*"], [3]])
+@pytest.mark.parametrize("argument", ["weight_decay_exclusions", "adaptation_exclusions"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_patterns_that_are_none_are_refused(kind, argument, wrong):
+    with pytest.raises(ValueError, match=argument):
+        kind(1.0, **{argument: wrong})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decay_that_is_changed_before_training_counts(kind):
+    results = []
+    for given, counts in ((0.5, 0.0), (0.0, 0.0), (0.5, 0.5)):
+        optimizer = kind(0.1, weight_decay=given)
+        optimizer.weight_decay = counts
+        variable = tf.Variable([[3.0, 4.0]], name="kernel")
+        optimizer.apply_gradients([(tf.constant([[1.0, -2.0]]), variable)])
+        results.append(variable.numpy())
+    np.testing.assert_array_equal(results[0], results[1])
+    assert (results[0] != results[2]).any()
+
+
+@pytest.mark.parametrize("framework", [keras, tf_keras])
+def test_biases_of_any_rank_move_by_the_rate_alone(framework):
+    """Those of attention heads and of GRUs are no vectors."""
+    kind = lars_pto.LARS if framework is keras else legacy_keras.LARS
+    x = framework.layers.Input([4, 6])
+    y = framework.layers.MultiHeadAttention(2, 3)(x, x)
+    model = framework.Model(x, framework.layers.GRU(2)(y))
+    optimizer = kind(1.0, weight_decay=0.1)
+    optimizer.build(model.trainable_variables)
+    treated = {
+        getattr(v, "path", v.name): treatment.adapts or treatment.decay > 0
+        for v, treatment in zip(model.trainable_variables, optimizer._treatments, strict=True)
+    }
+    assert len(treated) == 11
+    biases = {name for name in treated if "bias" in name}
+    assert {name for name, is_treated in treated.items() if not is_treated} == biases
