@@ -20,6 +20,7 @@ from tf_sparse_strategy.embedding.slices import tensorflows, whole_shape
 # Bytes that are sent at once: what one operation sends must arrive within Gloo's time limit.
 PIECE = 64 << 20
 _SHOWN = 5  # differences
+_given: set[int] = set()  # seeds that were ours, not the user's
 _SAME_MODEL = "Build the same model, in the same order, on all workers."
 
 
@@ -201,7 +202,7 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
       collectives: of this worker. Collective.
 
     Returns:
-      The seed that TensorFlow was given, None where the user had set one.
+      The seed that TensorFlow was given by us, now or before; None where the user has set one.
     """
     fresh = int.from_bytes(os.urandom(4), "big") >> 1
     _, words, position, *_ = np.random.get_state()
@@ -219,6 +220,7 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
     shared = rows[0][2] if mine is None else mine % 2**32
     if mine is None:
         tf.random.set_seed(shared)
+        _given.add(shared)
     for name, seed, column in (("random", random.seed, 3), ("numpy.random", np.random.seed, 4)):
         if len({row[column] for row in rows}) > 1:
             seed(shared)
@@ -230,7 +232,7 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
                     name,
                     shared,
                 )
-    return shared if mine is None else None
+    return shared if shared in _given else None
 
 
 def _digest(state: bytes) -> int:

@@ -84,10 +84,19 @@ def stateless_value(variable: Any) -> Any:
     return scope and scope.get_current_value(variable)
 
 
+def make_global_seed_state() -> None:
+    """Makes the variable by which Keras 3 draws what has no seed of its own, if there is none yet."""
+    if module := sys.modules.get("keras.src.random.seed_generator"):
+        module.global_seed_generator()
+
+
 def global_seed_state() -> Any:
-    """The variable by which Keras 3 draws what has no seed of its own, made if need be; None without it."""
+    """The variable by which Keras 3 draws what has no seed of its own, or None."""
     module = sys.modules.get("keras.src.random.seed_generator")
-    return module and module.global_seed_generator().state
+    if module is None:
+        return None
+    generator = module.global_state.get_global_attribute(module.GLOBAL_SEED_GENERATOR)
+    return generator and generator.state
 
 
 def is_predict_step(fn: Callable) -> bool:

@@ -78,8 +78,12 @@ def _shuffle_each_epoch_anew(original, adapter):
 def _build_by_shapes(original, model, iterator=None, data_batch=None):
     """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
     extended = extended_of(model.distribute_strategy)
+    _build(original, model, extended, iterator, data_batch)
     if extended is not None and extended.collectives.topology.num_workers > 1:
         _require_metrics_of_all(model)
+
+
+def _build(original, model, extended, iterator, data_batch):
     if extended is None or iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
         return original(model, iterator=iterator, data_batch=data_batch)
     specs = extended.local_value(iterator._distributed_dataset.element_spec)

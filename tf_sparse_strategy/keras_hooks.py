@@ -44,7 +44,7 @@ from tf_sparse_strategy.overlap import tuned_fit
 
 # .sums: whether what this thread clips now is summed; .done: whether what it applies is, and is clipped
 _clipping = threading.local()
-_SCATTER = 0x9E3779  # times a rank's number, so that seeds of workers are not those of others' neighbours
+_SCATTER = 0x9E3779B1  # odd; times a rank, so that workers' seeds are not the next ones of others' generators
 
 
 def install() -> None:
@@ -264,7 +264,9 @@ def _draw_apart(original, generator, *args, **kwargs):
     seed = original(generator, *args, **kwargs)
     extended = in_replica_of_ours()
     rank = 0 if extended is None else extended.collectives.topology.rank
-    return seed if rank == 0 else tf.bitwise.bitwise_xor(seed, tf.constant([rank * _SCATTER, 0], seed.dtype))
+    if rank == 0:
+        return seed
+    return tf.bitwise.bitwise_xor(seed, tf.constant([rank * _SCATTER % 2**31, 0], seed.dtype))
 
 
 def _end_training(original, callbacks, *args, **kwargs):

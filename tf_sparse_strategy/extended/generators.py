@@ -29,7 +29,7 @@ def _set(states) -> None:
     random.setstate(of_python)
     np.random.set_state(of_numpy)
     context.context()._rng.setstate(of_tensorflow)
-    if drawn is not None:
+    if drawn is not None:  # None: Keras 3 has drawn nothing yet
         global_seed_state().assign(drawn)
 
 

@@ -71,7 +71,7 @@ class Variables:
     def first_draws(self):
         """While this lasts, the first worker may draw numbers alone; all go on from there. Collective."""
         with self.slices.making(None):
-            keras_callers.global_seed_state()  # a variable: made on all, if need be
+            keras_callers.make_global_seed_state()  # a variable, which all must make
             with self.alone():
                 yield
                 generators.follow_first(self.collectives)

@@ -253,7 +253,7 @@ class Watchdog:
         if code not in (None, 0) and threading.current_thread() is threading.main_thread():
             error = sys.exc_info()[1]
             after = "" if error is None else f" after {_described(error)}"
-            self._left = End(consequence=is_horovods(error), code=f"exit code {code}{after}")
+            self._left = End(consequence=is_horovods(error), code=f"exit code {code!r}{after}")
         self._sys_exit(code)
 
     def _at_exit(self):
