@@ -70,14 +70,14 @@ class Resume(_Callback):
         kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
         checkpoint = tf.train.Checkpoint(step=self._step, **kept, **also)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
-        status = checkpoint.restore(self._manager.latest_checkpoint)
         try:
+            status = checkpoint.restore(self._manager.latest_checkpoint)
             if self.step > 0:
                 status.assert_existing_objects_matched()
-        except AssertionError as error:
+        except (AssertionError, ValueError) as error:
             raise ValueError(
-                f"{os.fspath(directory)} holds a checkpoint of another model or optimizer: name another "
-                f"directory. {error}"
+                f"{os.fspath(directory)} holds a checkpoint of another model, optimizer, or of other "
+                f"arguments: name another directory. {error}"
             ) from error
         self._every, self._saved, self._epoch_start = every, self.step, self.step
 

@@ -75,6 +75,7 @@ def test_a_worker_that_leaves(tmp_path):
 def test_an_error_that_all_programs_handle_themselves(tmp_path):
     """And end with a code; one of them alone knows why."""
     ended = failing_job.run(2, "handled", 1, tmp_path)
+    assert ended.pop(1).code == 3
     said = "rank 1 (localhost) ended the program with exit code 3 after ValueError: a bad row"
     failing_job.check_all_blame(ended, 3, said, "failure_worker.py")
 

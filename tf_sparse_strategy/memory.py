@@ -40,7 +40,8 @@ class Memory(tf.train.experimental.PythonState):
     `Guarded`'s density), and whatever else a scheme remembers starts afresh. Where sums are
     exact, the first one takes residuals along.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes. Those of
-    models that are no more are forgotten; files, which Keras's backups are, hold those of one model alone.
+    models that are no more are forgotten when another one is made, or all are saved; files, which Keras's
+    backups are, hold those of one model alone.
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
     P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers), and
@@ -88,14 +89,14 @@ class Memory(tf.train.experimental.PythonState):
                 self._lists[plan] = self._initial(plan)
                 if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
-            elif any(self._latest[tensor.key] != plan for tensor in plan.tensors):
+            elif self._has_been_replaced(plan):
                 remembered.count_on(self._counts_beside(plan), self._lists[plan])
         self._latest.update({tensor.key: plan for tensor in plan.tensors})
         return [State(variables) for variables in self._lists[plan]]
 
     def _forget_gone(self) -> None:
         """Forgets lists whose variables are gone, which workers notice at different times. Collective."""
-        if not self._lists:
+        if not self._lists or self._collectives.silent:  # then nobody agrees
             return
         gc.collect()
         kept = [any(ref() is not None for ref in self._variables[plan]) for plan in self._lists]
@@ -106,6 +107,12 @@ class Memory(tf.train.experimental.PythonState):
                 self._restored = [other for other in self._restored if other is not record]
                 del self._lists[plan], self._variables[plan]
                 self._counts.pop(plan, None)
+                self._latest = {key: latest for key, latest in self._latest.items() if latest != plan}
+
+    def _has_been_replaced(self, plan: BucketPlan) -> bool:
+        """Whether other lists of some of its variables have been reduced since."""
+        latest = {id(p): p for p in (self._latest.get(tensor.key) for tensor in plan.tensors)}
+        return any(other != plan for other in latest.values() if other is not None)
 
     def _beside(self, plan: BucketPlan) -> list[tuple[BucketSpec, dict[str, tf.Variable]]]:
         """The buckets of other lists that have some of the plan's variables."""
@@ -150,7 +157,7 @@ class Memory(tf.train.experimental.PythonState):
         return self._buckets_of(
             plan
             for plan in self._lists
-            if _reduces_some(plan, keys) and all(self._latest[t.key] == plan for t in plan.tensors)
+            if _reduces_some(plan, keys) and not self._has_been_replaced(plan)
         )
 
     def _is_meant(self, plan: BucketPlan) -> bool:

@@ -36,10 +36,11 @@ def counts_of(record: Mapping[str, Any], is_alike: bool) -> list[tuple[str, int]
 
 
 def count_on(counts: Sequence[tuple[str, int]], values: Sequence[Mapping[str, Any]]) -> None:
-    """Lets `values` go on from the largest of the (name, number) of each name."""
+    """Lets `values` go on from the largest of the (name, number) of each name, and of their own."""
     for state in values:
         for name in filter(is_progress, state):
-            state[name].assign(max([0, *(number for known, number in counts if known == name)]))
+            others = (number for known, number in counts if known == name)
+            state[name].assign(max([int(state[name]), *others]))
 
 
 def is_part(tensors: Sequence, others: Sequence) -> bool:

@@ -53,6 +53,7 @@ LAYERS = (
         "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.stall",
         "tf_sparse_strategy.timeline",
+        "tf_sparse_strategy.to_chief",
         "tf_sparse_strategy.trace",
         "tf_sparse_strategy.trace_command",
         "tf_sparse_strategy.watchdog",

@@ -42,6 +42,8 @@ class Saving(tf.keras.callbacks.Callback):
         self._manager.restore_or_initialize()
 
     def _check(self):
+        if not tf.io.gfile.exists(self._settings_file):
+            return
         with tf.io.gfile.GFile(self._settings_file) as file:
             saved = json.load(file)
         for name, value in self._settings.items():
@@ -58,9 +60,10 @@ class Saving(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Saves; called by Keras, on all workers."""
-        if self._is_first:
+        if self._is_first and not self._manager.latest_checkpoint:
             tf.io.gfile.makedirs(self._manager.directory)
-            with tf.io.gfile.GFile(self._settings_file, "w") as file:
+            with tf.io.gfile.GFile(self._settings_file + ".partial", "w") as file:
                 json.dump(self._settings, file)
+            tf.io.gfile.rename(self._settings_file + ".partial", self._settings_file, overwrite=True)
         self._epoch.assign(epoch + 1)
         self._manager.save()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from examples.common.settings import Settings, setting
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of LARS
+_IMAGENET = "imagenet"  # where it is looked for
 
 
 class Phase(NamedTuple):
@@ -81,7 +82,7 @@ class Config(Settings):
     warm_up_epochs: float = setting("The rate rises so long.", positive=True)
     last_learning_rate: float = setting("The rate at the end.")
     label_smoothing: float = setting("Part of a label that is spread over all classes.", 0.1)
-    data_dir: str | None = setting("ImageNet's TFRecords: train-00000-of-01024, ...", None)
+    data_dir: str = setting("ImageNet's TFRecords: train-00000-of-01024, ...", _IMAGENET)
     classes: int = setting("How many there are.", 1000, positive=True, lasting=True)
     label_offset: int = setting("Added to the records' labels, which begin with 1.", -1)
     synthetic: bool = setting(
@@ -119,13 +120,11 @@ class Config(Settings):
             raise ValueError(
                 f"warm_up_epochs={self.warm_up_epochs} must be less than {self.epochs}, all epochs."
             )
-        if self.synthetic and self.data_dir is not None:
+        if self.synthetic and self.data_dir != _IMAGENET:
             raise ValueError(
                 f"data_dir={self.data_dir!r} must be left out where the data are synthetic; give "
                 "--nosynthetic and --classes beside it, or another recipe."
             )
-        if not self.synthetic and self.data_dir is None:
-            raise ValueError("data_dir must be given, the directory of the TFRecords; or synthetic.")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0, below 1.")
         if not 0 <= self.goal <= 1:
@@ -155,7 +154,6 @@ RECIPES = {
             Phase(224, 3),
             Phase(288, 1, batch=16384, min_area=0.5, rectangles=True),
         ),
-        data_dir="imagenet",
         global_batch_size=32768,
         learning_rate=25.0,
         warm_up_epochs=14,

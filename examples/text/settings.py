@@ -50,7 +50,6 @@ class TextSettings(Settings):
     text: str | None = setting(
         "A file with a text per line; by default, the docstrings of Python's standard library.",
         None,
-        lasting=True,
     )
     synthetic: bool = setting(
         "Train on Zipf's law instead of text, to measure speed.", False, lasting=True

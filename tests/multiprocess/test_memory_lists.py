@@ -80,6 +80,10 @@ def test_a_list_that_is_trained_again_has_counted_meanwhile(topology, variables)
     [*states] = [s for b, s in reducer.memory.trained_buckets(variables) if not b.is_exact]
     counted = {int(state[name]) for state in states for name in state if own_name(name) == "step"}
     assert counted == ({5} if topology.num_workers > 1 else set())
+    vectors = [v for v in variables if len(v.shape) < 2]  # summed exactly: nothing counts
+    for seed, some in enumerate([vectors, variables]):
+        step(reducer, some, topology, seed)
+    assert {int(state["step"]) for state in states} == ({6} if topology.num_workers > 1 else set())
 
 
 def test_lists_of_variables_that_are_gone_are_forgotten(comm, topology, variables):

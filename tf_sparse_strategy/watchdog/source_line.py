@@ -84,7 +84,8 @@ def main_thread_program() -> CodeType | None:
 
 def main_thread_line() -> str:
     """The line of the user's program that the main thread is at."""
-    return users_line(traceback.walk_stack(main_thread_frame()))
+    frame = main_thread_frame()  # of None `walk_stack` would take this thread's
+    return users_line([] if frame is None else traceback.walk_stack(frame))
 
 
 def error_line(error: BaseException) -> str:

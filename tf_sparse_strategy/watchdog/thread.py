@@ -250,7 +250,8 @@ class Watchdog:
 
     def _at_sys_exit(self, code=None, /):
         """Notes how a program that handles its errors itself ends: Python tells nobody later."""
-        if code not in (None, 0) and threading.current_thread() is threading.main_thread():
+        succeeds = code is None or (isinstance(code, int) and code == 0)
+        if not succeeds and threading.current_thread() is threading.main_thread():
             error = sys.exc_info()[1]
             after = "" if error is None else f" after {_described(error)}"
             self._left = End(consequence=is_horovods(error), code=f"exit code {code!r}{after}")
@@ -261,7 +262,7 @@ class Watchdog:
         if os.getpid() != self._process:
             return  # a fork
         said_before = self._decided.is_set()
-        raised = self._raised or getattr(sys, "last_value", None)
+        raised = getattr(sys, "last_value", None)
         self._end = self._end or (_end_by(raised) if raised else self._left or End())
         with contextlib.suppress(OSError):
             self._channel.wake()
