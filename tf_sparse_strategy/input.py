@@ -99,7 +99,7 @@ def checked_rows(element) -> tf.Tensor:
             "let them have one first dimension, or use strategy.distribute_datasets_from_function.",
         )
         for rows in others
-        if not (isinstance(rows, int) and rows == first)
+        if not (isinstance(rows, int) and isinstance(first, int) and rows == first)
     ]  # fmt: skip
     with tf.control_dependencies([check for check in checks if check is not None]):
         return first if isinstance(first, int) else tf.identity(first)

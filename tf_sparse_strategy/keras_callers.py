@@ -84,19 +84,22 @@ def stateless_value(variable: Any) -> Any:
     return scope and scope.get_current_value(variable)
 
 
-def make_global_seed_state() -> None:
-    """Makes the variable by which Keras 3 draws what has no seed of its own, if there is none yet."""
-    if module := sys.modules.get("keras.src.random.seed_generator"):
-        module.global_seed_generator()
-
-
-def global_seed_state() -> Any:
+def global_seed_state(make: bool = False) -> Any:
     """The variable by which Keras 3 draws what has no seed of its own, or None."""
     module = sys.modules.get("keras.src.random.seed_generator")
     if module is None:
         return None
+    if make:
+        return module.global_seed_generator().state
     generator = module.global_state.get_global_attribute(module.GLOBAL_SEED_GENERATOR)
     return generator and generator.state
+
+
+def forget_global_seed_state() -> None:
+    """Lets Keras 3 make it anew when it needs it."""
+    module = sys.modules.get("keras.src.random.seed_generator")
+    if module is not None:
+        module.global_state.set_global_attribute(module.GLOBAL_SEED_GENERATOR, None)
 
 
 def is_predict_step(fn: Callable) -> bool:

@@ -5,12 +5,14 @@
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
+| Trainer.compile                   | makes metrics outside the scope           | within it         |
 | Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
 | CallbackList.on_epoch_begin       | communication may change by epochs        | tell which begins |
 | Trainer._get_metrics_result_…     | logs of a step of one's own are a worker's| average them      |
 | tf_keras: Model._validate_and_…   | the same                                  | the same          |
 """
 
+import contextlib
 import threading
 
 import numpy as np
@@ -26,12 +28,14 @@ def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
     from keras.src.backend.tensorflow import trainer
     from keras.src.callbacks import callback_list
+    from keras.src.trainers import trainer as base_trainer
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
     wrap(ArrayDataAdapter, "get_tf_dataset", _shuffle_each_epoch_anew)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     for method in ("__init__", "reset"):
         wrap(trainer.TFEpochIterator, method, _end_with_the_data)
+    wrap(base_trainer.Trainer, "compile", _compile_in_scope)
     wrap(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build_by_shapes)
     wrap(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _average_own_logs_of_keras3)
 
@@ -68,11 +72,21 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
 def _shuffle_each_epoch_anew(original, adapter):
     """Where the user has set no seed, as in one process; TensorFlow's, once set, makes all epochs alike."""
     extended = getattr(_making, "extended", None)
-    shuffle = None if extended is None else extended.unseeded_shuffle
+    of_rows = adapter._shuffle and adapter._shuffle != "batch"  # of which many draw side by side
+    shuffle = extended.unseeded_shuffle() if extended is not None and of_rows else None
     if shuffle is None:
         return original(adapter)
+    adapter._shuffles_rows = shuffle  # it holds what the dataset needs
     with while_set(tf.random, shuffle=shuffle):
         return original(adapter)
+
+
+def _compile_in_scope(original, model, *args, **kwargs):
+    """Of a model of the scope, as tf_keras does: it makes the metric of the loss, and those given by name."""
+    strategy = getattr(model, "distribute_strategy", None)
+    is_outside = extended_of(strategy) is not None and not tf.distribute.has_strategy()
+    with strategy.scope() if is_outside else contextlib.nullcontext():
+        return original(model, *args, **kwargs)
 
 
 def _build_by_shapes(original, model, iterator=None, data_batch=None):
@@ -84,19 +98,21 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
 
 
 def _build(original, model, extended, iterator, data_batch):
-    if extended is None or iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras.src.models.model import Model
+
+    if extended is None:
+        return original(model, iterator=iterator, data_batch=data_batch)
+    is_kerass = type(model).train_step is TensorFlowTrainer.train_step
+    if not is_kerass and type(model).call is Model.call:
+        return None  # it has none: what its step uses, that builds
+    if iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
         return original(model, iterator=iterator, data_batch=data_batch)
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
     is_built = all(layer.built for layer in model._flatten_layers())
     if not is_built and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
         return original(model, iterator=iterator)  # weights may have shapes of the data
     batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-    from keras.src.layers.layer import Layer
-
-    is_kerass = type(model).train_step is TensorFlowTrainer.train_step
-    if not is_kerass and type(model).call is Layer.call:
-        return None  # what its step uses, that builds
     try:
         with model.distribute_strategy.scope():
             return model._symbolic_build(data_batch=batch)
@@ -109,7 +125,7 @@ def _build(original, model, extended, iterator, data_batch):
 
 def _require_metrics_of_all(model) -> None:
     """Raises ValueError where a metric would see this worker's rows alone."""
-    for metric in model.metrics:
+    for metric in (m for held in model.metrics for m in getattr(held, "metrics", [held])):
         for variable in metric.variables:
             if getattr(slices.tensorflows(variable), "distribute_strategy", None) is None:
                 raise ValueError(

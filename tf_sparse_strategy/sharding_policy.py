@@ -66,7 +66,7 @@ class Sharding:
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked
         reads = input_pipeline.reads_files(dataset)
-        if reads and input_pipeline.is_cached_in_a_file(dataset):
+        if reads and asked != Policy.FILE and input_pipeline.is_cached_in_a_file(dataset):
             logging.info("The dataset is shared out by rows: `cache(filename)` may hold those of all files.")
             reads = False
         enough = reads and self._has_a_file(dataset)

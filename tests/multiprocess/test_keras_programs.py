@@ -117,8 +117,9 @@ def test_workers_draw_different_noise_in_a_step(comm, strategy, topology):
     def noise():
         return keras3.random.normal([1, 64], seed=generator), dropout(ones, training=True)
 
-    for of_all in strategy.gather(strategy.run(tf.function(noise)), axis=0):
-        assert len({row.tobytes() for row in of_all.numpy()}) == topology.num_workers
+    for of_one in strategy.run(tf.function(noise)):
+        of_all = strategy.gather(of_one, axis=0).numpy()
+        assert len({row.tobytes() for row in of_all}) == topology.num_workers
     oracle.assert_identical(comm, np.array(generator.state))
     outside = keras3.random.normal([4], seed=generator)
     oracle.assert_identical(comm, np.array(outside))

@@ -14,23 +14,32 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.keras_callers import global_seed_state
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.keras_callers import forget_global_seed_state, global_seed_state
 
 
 def _states():
     seed_state = global_seed_state()
-    drawn = None if seed_state is None else seed_state.numpy().tolist()
-    # TensorFlow's is that of operations without a seed of their own.
-    return random.getstate(), np.random.get_state(), context.context()._rng.getstate(), drawn
+    drawn = None if seed_state is None else slices.local(seed_state).numpy().tolist()
+    rng = _tensorflows()
+    return random.getstate(), np.random.get_state(), rng and rng.getstate(), drawn
 
 
 def _set(states) -> None:
     of_python, of_numpy, of_tensorflow, drawn = states
     random.setstate(of_python)
     np.random.set_state(of_numpy)
-    context.context()._rng.setstate(of_tensorflow)
-    if drawn is not None:  # None: Keras 3 has drawn nothing yet
-        global_seed_state().assign(drawn)
+    if of_tensorflow and _tensorflows():
+        _tensorflows().setstate(of_tensorflow)
+    if drawn is None:
+        forget_global_seed_state()
+    else:
+        slices.local(global_seed_state(make=True)).assign(drawn)
+
+
+def _tensorflows():
+    """Of operations without a seed of their own; None where no global seed is set."""
+    return getattr(context.context(), "_rng", None)
 
 
 @contextlib.contextmanager

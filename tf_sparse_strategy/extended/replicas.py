@@ -96,25 +96,24 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         with tf.device("CPU:0"):
             self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
         self._sharding = sharding(collectives)
-        self._given_seed, self._shuffles = None, None
+        self._given_seed, self._shuffles = None, 0
         if self._size > 1:
             self._given_seed = agreement.agree_on_seed(context.global_seed(), collectives)
 
-    @property
     def unseeded_shuffle(self):
         """A function like `tf.random.shuffle`; None where the user has set TensorFlow's seed.
 
-        Each call of it within a graph gives another order, the same on all workers.
+        Each call of it in a dataset gives another order, the same on all workers, if none is beside another.
         """
         if self._given_seed is None or context.global_seed() != self._given_seed:
             return None
-        if self._shuffles is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._shuffles = plain_variable_class()(0, dtype=tf.int64, trainable=False)
+        self._shuffles += 1
+        first = tf.constant(self._given_seed + self._shuffles, tf.int64)
+        with tf.init_scope(), tf.device("CPU:0"):
+            calls = plain_variable_class()(0, dtype=tf.int64, trainable=False)
 
         def shuffle(x):
-            seed = tf.stack([tf.constant(self._given_seed, tf.int64), self._shuffles.assign_add(1)])
-            return tf.random.experimental.stateless_shuffle(x, seed)
+            return tf.random.experimental.stateless_shuffle(x, tf.stack([first, calls.assign_add(1)]))
 
         return shuffle
 

@@ -70,10 +70,9 @@ class Variables:
     @contextlib.contextmanager
     def first_draws(self):
         """While this lasts, the first worker may draw numbers alone; all go on from there. Collective."""
-        with self.slices.making(None):
-            keras_callers.make_global_seed_state()  # a variable, which all must make
-            with self.alone():
-                yield
+        with self.slices.making(None), self.alone():
+            yield
+            if self._size > 1:
                 generators.follow_first(self.collectives)
 
     def keeping_generators(self):
