@@ -16,7 +16,6 @@ GUIDES = ["datacache", "embedding", "mstopk", "overlap", "pto", "scheduling_2d"]
 MERGED = {
     "convergence": {"controls of images measured"},
     "embedding": {"real text, memory measured"},
-    "end_to_end": {"rows renamed since"},
 }
 DOCUMENTS = {"end_to_end": "results/README"}
 
