@@ -62,13 +62,14 @@ class Exclusions(NamedTuple):
 
 
 def checked(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """`patterns`, given as the optimizer's argument of this name.
+    """`patterns`, given as the argument of this name.
 
     Raises:
       ValueError: they are no list of regular expressions.
     """
     if isinstance(patterns, str):
         raise ValueError(f"{argument}={patterns!r} must be a list of patterns: [{patterns!r}].")
+    patterns = tuple(patterns)
     for pattern in patterns:
         try:
             re.compile(pattern)
@@ -77,7 +78,7 @@ def checked(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
                 f"{argument}={list(patterns)!r}: {pattern!r} is no regular expression: {error}. Escape signs "
                 "that are to be found as they are: re.escape(path)."
             ) from error
-    return tuple(patterns)
+    return patterns
 
 
 def _matches(patterns: Sequence[str], path: str) -> bool:

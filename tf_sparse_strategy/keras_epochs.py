@@ -24,6 +24,7 @@ from tf_sparse_strategy.hooking import extended_of, model_of, while_set, wrap
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
 
+
 def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
     from keras.src.backend.tensorflow import trainer

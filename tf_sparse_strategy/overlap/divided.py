@@ -30,17 +30,11 @@ class Divided:
             raise ValueError(f"tuning={self.tuning!r} must be a part of the training time, e.g. 0.01.")
         if self.is_tuned:
             search.require_library()
-        if isinstance(self.exclude, str):
-            raise ValueError(f"exclude={self.exclude!r} must be a list of patterns: [{self.exclude!r}].")
-        object.__setattr__(self, "exclude", tuple(self.exclude or ()))
-        for pattern in self.exclude:
-            try:
-                re.compile(pattern)
-            except (re.error, TypeError) as error:
-                raise ValueError(
-                    f"exclude={list(self.exclude)!r}: {pattern!r} is no regular expression: {error}. Escape "
-                    "signs that are to be found as they are: re.escape(path)."
-                ) from error
+        # Here: it brings Keras 3, which programs without a divided update may not need.
+        from lars_pto.layerwise import checked
+
+        patterns = self.exclude if isinstance(self.exclude, str) else self.exclude or ()
+        object.__setattr__(self, "exclude", checked("exclude", patterns))
 
     @property
     def is_tuned(self) -> bool:
