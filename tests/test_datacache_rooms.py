@@ -199,7 +199,7 @@ def test_the_least_limit_of_those_who_use_a_store(pattern, shm):
     first = help_.cache(pattern, shm, memory=40 * SAMPLE)
     second = help_.cache(pattern, shm)
     assert [cache.stats()["capacity"] for cache in (first, second)] == [40, 40]
-    assert "another process" in second.memory.limit.reason
+    assert "another DataCache" in second.memory.limit.reason
     second.warm(progress=False)
     third = help_.cache(pattern, shm, memory=20 * SAMPLE)
     assert third.stats()["capacity"] == 40  # what is there stays
