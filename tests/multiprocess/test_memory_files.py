@@ -83,12 +83,13 @@ STEERED += [ShardedTopK(0.1, applied=2), GTopK(0.1), DGC(0.1)]
 STEERED += [Auto(0.1, links=LinkModel(0.0, 1e-10, 0.0, 1e-4))]  # slow between nodes: a sparse one is chosen
 
 
-IN_TF_KERAS = (type(None), Guarded)  # others: `make check`
+# Others: `make check`.
+IN_KERAS, IN_TF_KERAS = (type(None), OkTopK, Piecewise, DGC, Auto), (type(None), Guarded)
 KERAS_AND_SCHEMES = [
     pytest.param(
         name,
         scheme,
-        marks=() if name == "keras" or isinstance(scheme, IN_TF_KERAS) else thorough,
+        marks=() if isinstance(scheme, IN_KERAS if name == "keras" else IN_TF_KERAS) else thorough,
         id=f"{name}-{type(scheme).__name__}",
     )
     for name in ("keras", "tf_keras")

@@ -7,6 +7,7 @@ import tf_keras
 
 from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import BATCH, ROWS, fit
+from tests.thorough import thorough_if
 from tf_sparse_strategy.communication import (
     Dense,
     GTopK,
@@ -21,7 +22,10 @@ KINDS = [TopKAllGather, HiTopK, ShardedTopK, GTopK, OkTopK]
 ALL = 0.9999  # a density at which messages hold all entries; at 1 there are none
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+OFTEN = (HiTopK, ShardedTopK, OkTopK)
+
+
+@pytest.fixture(params=thorough_if(lambda kind: kind not in OFTEN, KINDS), ids=lambda kind: kind.__name__)
 def kind(request):
     """On one node all but the first sum as `Dense` does."""
     return request.param
@@ -44,12 +48,13 @@ def test_density_one_trains_as_dense(keras, comm, embedding):
     assert_same_weights(sparse, dense, tolerance=2e-6)
 
 
+IN_16_BITS = ["mixed_float16", "mixed_bfloat16"]
 EACH = [kind(0.1) for kind in KINDS]
 EACH += [Piecewise([(0, HiTopK(0.5)), (1, ShardedTopK(0.1)), (4, Dense())])]
 
 
 @pytest.mark.parametrize("scheme", EACH, ids=lambda scheme: type(scheme).__name__)
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", thorough_if(lambda p: p != "float32", ["float32", *IN_16_BITS]))
 def test_it_learns_and_workers_agree(comm, topology, scheme, policy):
     """Where a layer computes in 16 bits, gradients of its float32 weights are selected from and kept."""
     strategy, model, history = fit(keras3, scheme, epochs=6, policy=policy)
@@ -65,8 +70,9 @@ def test_it_learns_and_workers_agree(comm, topology, scheme, policy):
 BY_THREE = [*((keras3, kind(0.1)) for kind in KINDS), (tf_keras, HiTopK(0.1))]
 
 
-@pytest.mark.parametrize("framework, scheme", BY_THREE)
-def test_steps_per_execution(framework, scheme):
+@pytest.mark.parametrize("of", thorough_if(lambda pair: not isinstance(pair[1], OFTEN), BY_THREE))
+def test_steps_per_execution(of):
+    framework, scheme = of
     one = fit(framework, scheme)
     three = fit(framework, scheme, steps_per_execution=3)
     assert_same_weights(one[1], three[1])
