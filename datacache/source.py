@@ -140,7 +140,7 @@ class TFRecords:
 
         def offsets(file: SourceFile) -> np.ndarray:
             copy = self._copies.path(file.path, file.stamp)
-            return native.record_index(file.path, copy, file.stamp).numpy()
+            return native.record_index(os.fsencode(file.path), copy, file.stamp).numpy()
 
         found = _ask_all(offsets, self.files)
         numbers = np.concatenate([np.full(len(one) - 1, i) for i, one in enumerate(found)])

@@ -150,6 +150,21 @@ def test_copies_on_a_disk_that_became_read_only(pattern, shm, tmp_path):
     assert stats["original_reads"] == 0 and stats["local_hit_rate"] == 1, err
 
 
+def test_a_damaged_copy_on_a_disk_that_became_read_only(pattern, shm, tmp_path):
+    """It cannot be made anew, and the original is not to blame."""
+    local = tmp_path / "local"
+    help_.finished(help_.worker(pattern, shm, local, epochs=1))
+    for index in local.rglob("index/*.npy"):
+        index.unlink()
+    copy = local_level.copies_in(local)[0]
+    data = bytearray(copy.read_bytes())
+    data[0] ^= 1  # of the first record's length
+    copy.write_bytes(data)
+    prefix = help_.with_mounts(f'mount --bind "{local}" "{local}" && mount -o remount,bind,ro "{local}"')
+    stats, _, err = help_.finished(help_.worker(pattern, tmp_path / "other", local, prefix=prefix))
+    assert stats["original_reads"] > 0, err
+
+
 SAMPLE = 64 + 64 + 128  # bytes of a sample of `help_.cache` in memory
 
 

@@ -218,6 +218,19 @@ def test_names_that_are_not_utf8(tmp_path, shm):
         assert len(cache) == 1 and images.shape[0] == len(labels) == 1
 
 
+def test_records_of_names_that_are_not_utf8(tmp_path, shm):
+    path = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    with tf.io.TFRecordWriter(str(tmp_path / "plain")) as writer:
+        writer.write(b"record")
+    os.rename(tmp_path / "plain", path)
+    for local in (None, tmp_path / "copies"):
+        source = datacache.TFRecords([os.fsdecode(path)])
+        where = {"memory": 0, "memory_dir": str(shm)}
+        cache = datacache.DataCache(source, tf.strings.length, local, version="1", **where)
+        [lengths] = cache.dataset(1, epochs=1)
+        assert lengths.numpy().tolist() == [len(b"record")]
+
+
 def test_numbers_of_samples_may_be_numpys(shm):
     source = datacache.Samples(np.int64(3), lambda i: tf.cast(i, tf.float32), fingerprint="1")
     assert len(datacache.DataCache(source, lambda x: x, memory_dir=str(shm))) == 3

@@ -42,3 +42,11 @@ def test_completed_batches(found, graph):
 def test_batches_that_cannot_be_completed(found, rows, fresh, named):
     with pytest.raises(tf.errors.InvalidArgumentError, match=named):
         native.complete(tf.constant(found), batch(range(rows)), batch(range(fresh)))
+
+
+def test_what_must_be_a_scalar(tmp_path):
+    """An error instead of the process's end."""
+    path = str(tmp_path / "store")
+    native.create(path, 4, 8)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"input 0 has shape \[2\]; all must be scalars"):
+        native.fetch(path, tf.constant([1, 2], tf.int64))

@@ -178,7 +178,7 @@ def read(original, copy, stamp, offset, length, record: bool) -> tf.Tensor:
     )
 
 
-def record_index(original: str, copy: str, stamp: int) -> tf.Tensor:
+def record_index(original: str | bytes, copy: str, stamp: int) -> tf.Tensor:
     """Where the R records of a TFRecord file begin, and where the last one ends: int64 [R + 1]."""
     return _ops().datacache_record_index(original=original, copy=copy, stamp=stamp)
 

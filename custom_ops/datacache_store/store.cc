@@ -21,6 +21,7 @@ namespace datacache {
 namespace {
 
 constexpr int64_t kPrefetched = 64 << 10;
+constexpr int64_t kPiece = 1 << 20;
 constexpr char kMagic[8] = {'D', 'C', 's', 't', 'o', 'r', 'e', '2'};
 
 std::string Failure(const std::string& what, const std::string& path) {
@@ -41,10 +42,13 @@ std::string Store::Create(const std::string& path, int64_t samples, int64_t payl
   const int64_t stride = kAlignment + AlignUp(payload_bytes, kAlignment);
   std::string error;
   // The table's memory must be there before: its holes could not be read in a full tmpfs.
-  int missing;
-  do {
-    missing = posix_fallocate(fd, 0, data_begin);
-  } while (missing == EINTR);  // tmpfs stops at any signal
+  int missing = 0;
+  // Piece by piece: at any signal tmpfs stops (before Linux 6.10), and gives back the piece.
+  for (int64_t at = 0; missing == 0 && at < data_begin; at += kPiece) {
+    do {
+      missing = posix_fallocate(fd, at, std::min(kPiece, data_begin - at));
+    } while (missing == EINTR);
+  }
   if (missing != 0) errno = missing;
   if (missing != 0 || ftruncate(fd, data_begin + samples * stride) != 0 ||
       !WriteAll(fd, {{&header, sizeof(header)}}, 0)) {

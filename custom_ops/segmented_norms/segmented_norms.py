@@ -22,7 +22,7 @@ def segmented_norms(
     Args:
       weights: w, L tensors of float32, or L of float64, any shapes, 0 elements included.
       directions: x, L tensors of the same dtype and shapes.
-      decays: c, L numbers, e.g. weight decays; 0 for the plain sum of squares of x.
+      decays: c, L numbers, e.g. weight decays; 0 for the plain sum of squares of x, where w is finite.
 
     Returns:
       float64 [L, 2].

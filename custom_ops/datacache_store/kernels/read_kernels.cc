@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "custom_ops/datacache_store/copy.h"
+#include "custom_ops/datacache_store/kernels/scalars.h"
 #include "custom_ops/datacache_store/kernels/source_file.h"
 #include "custom_ops/datacache_store/record.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -22,16 +23,6 @@ constexpr uint64_t kWindow = 1 << 20;  // that records are looked for in
 SourceFile FileOf(OpKernelContext* context) {
   return SourceFile(context->input(0).scalar<tstring>()(), context->input(1).scalar<tstring>()(),
                     context->input(2).scalar<int64_t>()());
-}
-
-absl::Status CheckScalars(OpKernelContext* context) {
-  for (int i = 0; i < context->num_inputs(); ++i) {
-    if (context->input(i).NumElements() != 1) {
-      return errors::InvalidArgument("input ", i, " has shape ", context->input(i).shape().DebugString(),
-                                     "; all must be scalars");
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Waits for the storage in threads of its own: tf.data has as many as the machine has cores, which is few

@@ -245,7 +245,9 @@ absl::Status SourceFile::Scan(
   const absl::Status status = scan(copied);
   if (!copied || !absl::IsDataLoss(status)) return status;
   TF_RETURN_IF_ERROR(renew());  // which of the two is damaged?
-  return scan(HasCopy());
+  const bool again = HasCopy();  // it may be the damaged one, where nothing can be deleted
+  const absl::Status second = scan(again);
+  return again && absl::IsDataLoss(second) ? scan(false) : second;
 }
 
 absl::Status SourceFile::Damaged(int64_t offset, int64_t length) const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "custom_ops/datacache_store/clock.h"
+#include "custom_ops/datacache_store/kernels/scalars.h"
 #include "custom_ops/datacache_store/store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -234,6 +235,7 @@ class FetchOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
     const int64_t begin = datacache::Microseconds();
     Tensor *found = nullptr, *data = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &found));
@@ -254,6 +256,7 @@ class KeepOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
     context->set_output(0, context->input(1));
     const absl::StatusOr<std::shared_ptr<Store>> decoded = OpenStore(decoded_path_);
     OP_REQUIRES_OK(context, decoded.status());
@@ -273,6 +276,7 @@ class SetCapacityOp : public StoreOp {
 
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
     const bool done = store->SetCapacity(context->input(0).scalar<int64_t>()());
     OP_REQUIRES(context, done || store->truncated(), errors::ResourceExhausted(path_, " cannot be locked"));
     OP_REQUIRES(context, done,
@@ -316,6 +320,7 @@ class CreateOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckScalars(context));
     const std::string error = Store::Create(path_, context->input(0).scalar<int64_t>()(),
                                             context->input(1).scalar<int64_t>()());
     OP_REQUIRES(context, error.empty(), errors::ResourceExhausted(error));
