@@ -93,6 +93,11 @@ def test_a_worker_that_ended_while_others_wait_for_it():
     assert found.final and found.text.startswith("rank 1 (vm1) ended the program, without")
 
 
+def test_a_worker_that_nobody_watches_any_more_has_not_ended():
+    waiting = [worker(rank, waits={X: 45}) for rank in (0, 2)]
+    assert judge(*waiting, worker(1, end=End(watched=False))) is None
+
+
 def test_a_worker_that_handled_its_error():
     own = End(code="exit code 1 after KeyError: 'x'\n  at train.py:3")
     suffered = End(code="exit code 1 after UnknownError: Horovod", consequence=True)

@@ -39,17 +39,18 @@ def together(collectives: Collectives) -> Iterator[None]:
     Raises:
       RuntimeError: the block raised on other workers; on those, what it raised.
     """
-    error = None
+    error, errors = None, []
     try:
         yield
     except Exception as caught:  # whatever it is, the others must hear of it before it goes on
         error = caught
     mine = None if error is None else f"{type(error).__name__}: {error}"
-    try:
-        errors = [mine] if collectives.topology.num_workers == 1 else gather(mine, collectives)
-    except Exception as lost:  # of the others; what was wrong here counts
-        raise (error or lost) from None
-    if error is not None:
+    if collectives.topology.num_workers > 1:
+        try:
+            errors = gather(mine, collectives)
+        except Exception as lost:  # of the others; what was wrong here counts
+            error = error or lost
+    if error is not None:  # not within `except`, where it would seem to come of the others' loss
         raise error
     failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
     if failed:

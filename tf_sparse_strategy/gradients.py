@@ -44,6 +44,7 @@ class GradientReducer:
 
     def begin_step(self) -> None:
         """To be called before a step, which may reduce several lists, e.g. one of each optimizer."""
+        self.memory.begin_step()
         if self.probe is not None:
             self.probe.begin_step()
 
@@ -57,14 +58,16 @@ class GradientReducer:
         if self.communication.applies_momentum(self._collectives.topology):
             _refuse_slices(pairs, self.communication)
         reduced = [None] * len(pairs)
-        dense = []
+        columns, rows, dense = [], [], []  # of tables, of other IndexedSlices; and the rest
         alone = self._collectives.topology.num_workers == 1
         has_nothing_to_add = alone and not self.memory.is_restored
         for position, (gradient, variable) in enumerate(pairs):
             if slices.of(variable) is not None:
                 reduced[position] = coalesced(gradient)
+                columns.append(position)
             elif isinstance(gradient, tf.IndexedSlices):
                 reduced[position] = gradient if alone else self.reduce_sparse(gradient)
+                rows.append(position)
             elif has_nothing_to_add:
                 reduced[position] = gradient
             else:
@@ -84,18 +87,13 @@ class GradientReducer:
             for (position, _, _), gradient in zip(members, summed, strict=True):
                 reduced[position] = gradient
         if any(state.staged for state in states):
-            held = [slices.of(variable) is not None for _, variable in pairs]
-            exact = [
-                g.values
-                for g, is_held in zip(reduced, held, strict=True)
-                if isinstance(g, tf.IndexedSlices) and not is_held
-            ]
+            exact = [reduced[p].values for p in rows]
             for bucket, state in zip(plan.buckets, states, strict=True):
                 if not state.staged:  # summed exactly, without a verdict of its own
                     exact += [reduced[dense[p][0]] for p in bucket.positions]
             finite = [all_finite(g) for g in exact]
-            if any(held):  # each worker sees its columns only
-                here = [all_finite(values_of(g)) for g, h in zip(reduced, held, strict=True) if h]
+            if columns:  # each worker sees its own only
+                here = [all_finite(values_of(reduced[p])) for p in columns]
                 agreed = self._collectives.all_reduce(tf.reduce_all(here), op="min", purpose="finite")
                 finite.append(agreed)
             commit(states, finite)

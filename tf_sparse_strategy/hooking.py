@@ -17,6 +17,11 @@ def extended_of(strategy: Any) -> Any:
     return extended if hasattr(extended, "reduce_gradients") else None
 
 
+def extended_of_model(model: Any) -> Any:
+    """`extended_of` the strategy that a model of either Keras was made under; None for None."""
+    return extended_of(getattr(model, "distribute_strategy", None))
+
+
 def in_replica_of_ours() -> Any:
     """The current strategy's extended object if it is ours and a replica function runs, else None."""
     extended = extended_of(tf.distribute.get_strategy())

@@ -160,16 +160,20 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def reads_files(dataset: tf.data.Dataset) -> bool:
     """Whether a file reader stands anywhere in the pipeline, also within its functions."""
     return any(
-        type(stage).__name__.lstrip("_").startswith(_FILE_READERS)
+        _is(stage, *_FILE_READERS)
         or any(node.op.startswith(_FILE_READERS) for node in _nodes_within(stage))
         for stage in _stages(dataset)
     )
 
 
-def is_cached_in_a_file(dataset: tf.data.Dataset) -> bool:
-    """Whether a stage of the pipeline keeps the rows in a file, whoever reads them."""
-    caches = [s for s in _stages(dataset) if type(s).__name__.lstrip("_").startswith("CacheDataset")]
-    return any(tf.get_static_value(stage._filename) != b"" for stage in caches)
+def reason_against_files(dataset: tf.data.Dataset) -> str | None:
+    """Why a part of the files would not give a part of the rows; None where it would."""
+    for stage in _stages(dataset):
+        if _is(stage, "CacheDataset") and tf.get_static_value(stage._filename) != b"":
+            return "`cache(filename)` may hold the rows of all files"
+        if _is(stage, "TakeDataset", "SkipDataset", "ZipDataset"):
+            return "`take`, `skip`, `zip` and `enumerate` count the elements of all files"
+    return None
 
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -193,6 +197,11 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)
+
+
+def _is(stage: tf.data.Dataset, *kinds: str) -> bool:
+    """Whether TensorFlow's class of a stage is one of these, or a later version of it."""
+    return type(stage).__name__.lstrip("_").startswith(kinds)
 
 
 def _stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:

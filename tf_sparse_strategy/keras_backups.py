@@ -15,7 +15,7 @@ from absl import logging
 
 from tf_sparse_strategy import keras_saving, saving
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import extended_of, optimizers_of, wrap
+from tf_sparse_strategy.hooking import extended_of_model, optimizers_of, wrap
 
 
 def install_keras3() -> None:
@@ -38,7 +38,7 @@ def install_tf_keras() -> None:
 
 def _back_up(original, callback):
     keras_saving.require_newest_weights(callback.model)
-    extended = extended_of(callback.model.distribute_strategy)
+    extended = extended_of_model(callback.model)
     if extended is not None:
         extended.gradients.memory.save(_residual_path(callback), callback.model.variables)
     if keras_saving.is_follower(callback.model):
@@ -55,7 +55,7 @@ def _back_up(original, callback):
 
 
 def _begin_from_backup(original, callback, logs=None):
-    extended = extended_of(callback.model.distribute_strategy)
+    extended = extended_of_model(callback.model)
     if extended is None:
         original(callback, logs)
         return
@@ -87,12 +87,12 @@ def _residual_path(callback, step: str | None = None) -> str:
 
 def _back_up_residual(original, training_state, model, *args, **kwargs):
     original(training_state, model, *args, **kwargs)
-    extended = extended_of(model.distribute_strategy)
+    extended = extended_of_model(model)
     if extended is not None:
         training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
 
 
 def _forget_training_state(original, callback, logs=None):
     original(callback, logs)
-    if keras_saving.extended_of_model(callback.model) is not None:
+    if keras_saving.shared_by(callback.model) is not None:
         callback.model._training_state = None  # it deleted what the next fit looks for

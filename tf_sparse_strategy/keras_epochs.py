@@ -5,6 +5,7 @@
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
+| PyDatasetAdapter.on_epoch_end     | its threads draw, and then workers shuffle| draw from one on  |
 | Trainer.compile                   | makes metrics outside the scope           | within it         |
 | Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
 | CallbackList.on_epoch_begin       | communication may change by epochs        | tell which begins |
@@ -13,6 +14,7 @@
 """
 
 import contextlib
+import itertools
 import threading
 
 import numpy as np
@@ -20,7 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.hooking import extended_of, model_of, while_set, wrap
+from tf_sparse_strategy.hooking import extended_of, extended_of_model, model_of, while_set, wrap
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
 
@@ -31,8 +33,10 @@ def install_keras3() -> None:
     from keras.src.callbacks import callback_list
     from keras.src.trainers import trainer as base_trainer
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+    from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
     wrap(ArrayDataAdapter, "get_tf_dataset", _shuffle_each_epoch_anew)
+    wrap(PyDatasetAdapter, "on_epoch_end", _follow_first_between_epochs)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     for method in ("__init__", "reset"):
         wrap(trainer.TFEpochIterator, method, _end_with_the_data)
@@ -52,7 +56,7 @@ def install_tf_keras() -> None:
 
 
 def _begin_epoch(original, callbacks, epoch, logs=None):
-    extended = extended_of(getattr(model_of(callbacks), "distribute_strategy", None))
+    extended = extended_of_model(model_of(callbacks))
     if extended is not None:
         extended.gradients.memory.begin_epoch(epoch)
     return original(callbacks, epoch, logs)
@@ -60,8 +64,11 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
 
 def _end_with_the_data(original, iterator, *args, **kwargs):
     strategy = args[0] if args else kwargs.get("distribute_strategy")
-    with while_set(_making, extended=extended_of(strategy)):
+    extended = extended_of(strategy)
+    with while_set(_making, extended=extended):
         original(iterator, *args, **kwargs)
+    if extended is not None:
+        iterator.data_adapter.divided_by = extended
     dataset = getattr(iterator, "_distributed_dataset", None)
     if not getattr(dataset, "ends_with_the_data", False):
         return
@@ -82,19 +89,36 @@ def _shuffle_each_epoch_anew(original, adapter):
         return original(adapter)
 
 
+def _follow_first_between_epochs(original, adapter):
+    """Threads of a PyDataset draw from Python's and NumPy's generators in an order of their own.
+
+    With these it is shuffled, by Keras or by itself, before the next epoch.
+    """
+    extended = getattr(adapter, "divided_by", None)
+    if extended is not None and adapter.enqueuer is not None:
+        adapter.enqueuer.stop()
+        extended.follow_first()
+    return original(adapter)
+
+
 def _compile_in_scope(original, model, *args, **kwargs):
     """Of a model of the scope, as tf_keras does: it makes the metric of the loss, and those given by name."""
-    strategy = getattr(model, "distribute_strategy", None)
-    is_outside = extended_of(strategy) is not None and not tf.distribute.has_strategy()
-    with strategy.scope() if is_outside else contextlib.nullcontext():
+    is_outside = extended_of_model(model) is not None and not tf.distribute.has_strategy()
+    with model.distribute_strategy.scope() if is_outside else contextlib.nullcontext():
         return original(model, *args, **kwargs)
 
 
 def _build_by_shapes(original, model, iterator=None, data_batch=None):
     """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
-    extended = extended_of(model.distribute_strategy)
+    extended = extended_of_model(model)
     _build(original, model, extended, iterator, data_batch)
-    if extended is not None and extended.collectives.topology.num_workers > 1:
+    if extended is None:
+        return
+    optimizer = model.optimizer
+    if optimizer is not None and not optimizer.built and _is_built(model):
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)  # a backup would restore nothing into it
+    if extended.collectives.topology.num_workers > 1:
         _require_metrics_of_all(model)
 
 
@@ -110,8 +134,7 @@ def _build(original, model, extended, iterator, data_batch):
     if iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
         return original(model, iterator=iterator, data_batch=data_batch)
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
-    is_built = all(layer.built for layer in model._flatten_layers())
-    if not is_built and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
+    if not _is_built(model) and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
         return original(model, iterator=iterator)  # weights may have shapes of the data
     batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
     try:
@@ -124,9 +147,16 @@ def _build(original, model, extended, iterator, data_batch):
         return None
 
 
+def _is_built(model) -> bool:
+    return all(layer.built for layer in model._flatten_layers())
+
+
 def _require_metrics_of_all(model) -> None:
     """Raises ValueError where a metric would see this worker's rows alone."""
-    for metric in (m for held in model.metrics for m in getattr(held, "metrics", [held])):
+    from keras.src.trainers.compile_utils import CompileMetrics
+
+    opened = (held.metrics if isinstance(held, CompileMetrics) else [held] for held in model.metrics)
+    for metric in itertools.chain.from_iterable(opened):
         for variable in metric.variables:
             if getattr(slices.tensorflows(variable), "distribute_strategy", None) is None:
                 raise ValueError(
@@ -158,7 +188,7 @@ def _average_own_logs(original, model, logs, known=dict):
       known: returns the results of the model's metrics, over all workers or, in a replica, of this one.
     """
     result = original(model, logs)
-    extended = extended_of(getattr(model, "distribute_strategy", None))
+    extended = extended_of_model(model)
     if extended is None or result is not logs or not isinstance(logs, dict):
         return result
     numbers, workers = dict(_numbers(logs)), extended.collectives.topology.num_workers
@@ -205,7 +235,7 @@ def _with(logs, values):
 
 
 def _same(value, other) -> bool:
-    return other is not None and bool(np.isclose(float(value), float(other), equal_nan=True))
+    return other is not None and bool(np.isclose(float(value), float(other), atol=0, equal_nan=True))
 
 
 def _is_number(value) -> bool:

@@ -118,15 +118,15 @@ def _wrap_csv_logger(csv_logger) -> None:
         wrap(csv_logger, method, chief_only)
 
 
-def extended_of_model(model: Any) -> Any:
-    """Of the strategy, if it is ours with several workers, of a model or the current one; else None."""
+def shared_by(model: Any) -> Any:
+    """Of its strategy, or of the current one, if that is ours with several workers, `extended`; else None."""
     current = tf.distribute.get_strategy()
     return saving.ours(getattr(model, "distribute_strategy", current))
 
 
 def is_follower(model: Any) -> bool:
     """Whether the model is spread over workers, of which this one is not the chief."""
-    extended = extended_of_model(model)
+    extended = shared_by(model)
     return extended is not None and not saving.is_chief(extended)
 
 
@@ -134,7 +134,7 @@ def is_follower(model: Any) -> bool:
 
 
 def _save_by_chief(original, model, filepath, *args, **kwargs):
-    extended = extended_of_model(model)
+    extended = shared_by(model)
     if extended is None or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, *args, **kwargs)
     require_newest_weights(model)
@@ -180,7 +180,7 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
         return _save_by_chief(original, model, filepath, *args, **kwargs)
     tables.require_copy_outside(model)
     _require_copy(model)  # on all: the chief alone would fail after the others have left
-    extended = extended_of_model(model)
+    extended = shared_by(model)
     if not saving.is_chief(extended):
         _leave_to_the_chief(filepath)
         tables.send_tables(model)
@@ -233,7 +233,7 @@ def _leave_to_the_chief(path) -> None:
 
 def _load_weights(original, model, filepath, *args, **kwargs):
     return _load(
-        extended_of_model(model), filepath, lambda path: original(model, path, *args, **kwargs)
+        shared_by(model), filepath, lambda path: original(model, path, *args, **kwargs)
     )
 
 

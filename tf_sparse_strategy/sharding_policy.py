@@ -66,8 +66,11 @@ class Sharding:
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked
         reads = input_pipeline.reads_files(dataset)
-        if reads and asked != Policy.FILE and input_pipeline.is_cached_in_a_file(dataset):
-            logging.info("The dataset is shared out by rows: `cache(filename)` may hold those of all files.")
+        reason = input_pipeline.reason_against_files(dataset) if reads else None
+        if reason and asked == Policy.FILE:
+            logging.warning("auto_shard_policy=FILE: %s, but here those of each worker's own.", reason)
+        elif reason:
+            logging.info("The dataset is shared out by rows, not by files: %s.", reason)
             reads = False
         enough = reads and self._has_a_file(dataset)
         everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")

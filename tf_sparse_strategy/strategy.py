@@ -40,7 +40,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.
       stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
-        may do alone, such as saving. Default 1800.
+        may do alone, such as saving. Default 1800. A process's first strategy sets what Horovod itself
+        takes for such a wait: later ones cannot wait longer.
       overlap: what sums overlap with. None: the backward pass (`tss.overlap.WaitFree()` is the same with
         buckets of 25 MiB). `tss.overlap.DeAR()`: half of each sum overlaps with the next step's forward pass.
         `tss.overlap.ShardedUpdate()`: the update of the weights and the optimizer's state are divided over

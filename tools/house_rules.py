@@ -38,6 +38,7 @@ LAYERS = (
         "tf_sparse_strategy.keras_epochs",
         "tf_sparse_strategy.keras_hooks",
         "tf_sparse_strategy.keras_losses",
+        "tf_sparse_strategy.keras_optimizers",
         "tf_sparse_strategy.keras_saving",
         "tf_sparse_strategy.link_measurement",
         "tf_sparse_strategy.memory",
@@ -71,7 +72,7 @@ LAYERS = (
 )
 _KERAS_ADAPTERS = tuple(
     f"tf_sparse_strategy/keras_{name}.py"
-    for name in ("backups", "callers", "epochs", "hooks", "losses", "saving")
+    for name in ("backups", "callers", "epochs", "hooks", "losses", "optimizers", "saving")
 )
 # The only modules, or package, that may import each private or exchangeable interface; the longest name
 # counts. Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.

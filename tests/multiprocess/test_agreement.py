@@ -26,6 +26,23 @@ def test_together(comm, topology):
             raise KeyError("x")
 
 
+def test_an_error_is_not_what_the_loss_of_others_caused(comm, topology):
+    """Which the watchdog would take for Horovod's, where the others are lost while they are told."""
+
+    class Lost:
+        def __init__(self):
+            self.topology = topology
+
+        def all_gather(self, *args, **kwargs):
+            raise OSError("connection closed")
+
+    with pytest.raises(KeyError) as caught, agreement.together(Lost()):
+        raise KeyError("x")
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    with pytest.raises(OSError, match="closed"), agreement.together(Lost()):
+        pass
+
+
 def test_require_same(comm, topology):
     agreement.require_same({"a": 1}, comm, "Do it.")
     last = topology.num_workers - 1

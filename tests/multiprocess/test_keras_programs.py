@@ -1,6 +1,7 @@
 """Programs as users of Keras write them: metrics, steps, noise, orders and stops of their own."""
 
 import random
+import time
 
 import keras as keras3
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
+from tf_sparse_strategy.embedding import slices
 
 
 def rows(number):
@@ -249,3 +251,133 @@ def test_gradients_of_other_variables_of_one_shape_are_refused(strategy, topolog
         return
     with pytest.raises(ValueError, match="the workers differ:\n  gradient 0"):
         model.fit(x, x, verbose=0)
+
+
+@pytest.mark.parametrize("policy", ["AUTO", "FILE"])
+def test_rows_that_are_counted_are_those_of_all_files(comm, strategy, topology, shared_tmp, policy, caplog):
+    """By `take` and `skip`: else rows of the validation would be trained on, or nobody's."""
+    if topology.num_workers == 1:
+        return
+    paths = [shared_tmp / str(number) for number in range(topology.num_workers)]
+    if topology.rank == 0:
+        for number, path in enumerate(paths):
+            path.write_text("".join(f"{10 * number + line}\n" for line in range(10)))
+    comm.barrier()
+    lines = tf.data.TextLineDataset([str(path) for path in paths]).map(tf.strings.to_number)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    seen = []
+    for part in (lines.take(6), lines.skip(6)):
+        data = part.batch(2 * topology.num_workers, drop_remainder=policy == "FILE").with_options(options)
+        distributed = strategy.experimental_distribute_dataset(data)
+        local = [strategy.experimental_local_results(x)[0] for x in distributed]
+        seen.append(sorted(comm.all_gather(tf.concat(local, axis=0)).numpy().tolist()))
+    if policy == "FILE":
+        assert "those of each worker's own" in caplog.text
+        return
+    everything = list(range(10 * topology.num_workers))
+    assert seen == [everything[:6], everything[6:]]
+
+
+def test_an_optimizer_applied_outside_a_step_tells_of_it(strategy, topology):
+    """Each worker would train a model of its own."""
+    with strategy.scope():
+        variable = keras3.Variable([1.0])
+        optimizer = keras3.optimizers.SGD(0.1)
+        optimizer.build([variable])
+    if topology.num_workers == 1:
+        optimizer.apply([tf.ones([1])], [variable])
+        return
+    with pytest.warns(UserWarning, match=r"outside strategy\.run"):
+        optimizer.apply([tf.ones([1])], [variable])
+    with strategy.scope(), pytest.raises(RuntimeError, match=r"call strategy\.run"):
+        optimizer.apply([tf.ones([1])], [variable])
+
+
+class Shuffled(keras3.utils.PyDataset):
+    """Whose threads draw random numbers, of which they use more or fewer."""
+
+    def __init__(self):
+        super().__init__(workers=3, max_queue_size=4)
+        self.order, self.orders = np.arange(8), []
+
+    def __len__(self):
+        return len(self.order)
+
+    def __getitem__(self, index):
+        for _ in range(np.random.randint(1, 50)):
+            time.sleep(np.random.rand() * 1e-4)
+        return np.full([4, 1], self.order[index], "float32"), np.ones([4, 1], "float32")
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+        self.orders.append(self.order.tolist())
+
+
+def test_a_pydataset_whose_threads_draw_is_shuffled_alike(comm, strategy):
+    with strategy.scope():
+        model = keras3.Sequential([keras3.Input([1]), keras3.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    data = Shuffled()
+    model.fit(data, epochs=4, verbose=0)
+    oracle.assert_identical(comm, np.array(data.orders))
+
+
+def test_float8_scales_are_those_of_all_rows(comm, strategy, topology):
+    with strategy.scope():
+        model = keras3.Sequential([keras3.Input([4]), keras3.layers.Dense(4), keras3.layers.Dense(1)])
+        model.quantize("float8")
+        model.compile("sgd", "mse")
+    x = np.random.default_rng(topology.num_workers).normal(size=[8 * topology.num_workers, 4])
+    model.fit(x, x[:, :1], batch_size=len(x) // 2, epochs=2, shuffle=False, verbose=0)
+    weights = [slices.local(w.value).numpy().ravel() for w in model.weights]
+    oracle.assert_identical(comm, np.concatenate(weights).astype("float32"))
+
+
+class OwnStep(keras3.Model):
+    """A step of its own around an inner model, without a `call`; and a metric that holds others."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = keras3.Sequential([keras3.Input([1]), keras3.layers.Dense(1)])
+        self.seen = ByClass()
+        self.built = True
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.body(data[0]) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+class ByClass(keras3.metrics.Mean):
+    def __init__(self):
+        super().__init__(name="seen")
+        self.metrics = {name: keras3.metrics.Mean(name=name) for name in "ab"}
+
+
+def test_a_backup_finds_the_optimizer_of_a_model_without_call(strategy, topology, shared_tmp):
+    """Built before it is restored, or its slots and steps would begin anew."""
+
+    def trained(epochs):
+        with strategy.scope():
+            model = OwnStep()
+            model.compile(keras3.optimizers.Adam(0.1))
+        stop = keras3.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: _stop_at(epoch))
+        backup = keras3.callbacks.BackupAndRestore(str(shared_tmp / "backup"))
+        x = rows(4 * topology.num_workers)
+        try:
+            model.fit(x, x, batch_size=len(x), epochs=epochs, verbose=0, callbacks=[backup, stop])
+        except KeyboardInterrupt:
+            pass
+        return int(model.optimizer.iterations.numpy())
+
+    def _stop_at(epoch):
+        if stopping and epoch == 2:
+            raise KeyboardInterrupt
+
+    stopping = True
+    assert trained(3) == 3
+    stopping = False
+    assert trained(5) == 5

@@ -132,6 +132,14 @@ def variable_class(mirrored: type, save_spec: type) -> type:
     return ColumnSlice
 
 
+class _UnderWay(threading.local):
+    """What a thread does."""
+
+    partition = None  # of the slices that it makes
+    blocks = None  # that the next one is filled with
+    asking = False  # whether it saves, and the other workers answer
+
+
 class Slices:
     """One strategy's slices.
 
@@ -145,7 +153,7 @@ class Slices:
         self.counts = counts
         self.delayed = None  # the strategy's scheduling.updates.DelayedUpdates, if it delays rows
         self._made = []  # weak references; the workers make them in the same order
-        self._local = threading.local()
+        self._local = _UnderWay()
 
     @property
     def rank(self) -> int:
@@ -172,12 +180,12 @@ class Slices:
           reference: the variable that a slot is made for, or None.
         """
         held = of(reference)
-        return getattr(self._local, "partition", None) if held is None else held.partition
+        return self._local.partition if held is None else held.partition
 
     def add(self, variable: Any, partition: Partition) -> None:
         """Makes a new variable known as a slice, and puts into it what `filled_with` has kept for it."""
         variable.partition, variable.slices = partition, self
-        blocks, self._local.blocks = getattr(self._local, "blocks", None), None
+        blocks, self._local.blocks = self._local.blocks, None
         with tf.init_scope():
             own = variable.values[0]
             for first, end, rows in blocks or ():
@@ -225,14 +233,14 @@ class Slices:
     def whole(self, variable: Any) -> np.ndarray:
         """The whole table of a slice: collective, unless the first worker asks in `asking()`."""
         held = of(variable)
-        if not getattr(self._local, "asking", False):
+        if not self._local.asking:
             return self.gather(held, everywhere=True)
         self._ask_for(held)
         return self.gather(held, everywhere=False)
 
     def written(self, held: Any) -> np.ndarray | None:
         """The whole of a slice for a checkpoint: on the first worker, None on others. Collective or asked."""
-        asking = getattr(self._local, "asking", False)
+        asking = self._local.asking
         return self.whole(held) if asking else self.gather(held, everywhere=False)
 
     def pass_rows(self, variable: Any, take: Callable[[int, int, np.ndarray], None]) -> None:
@@ -240,7 +248,7 @@ class Slices:
 
         What `take` raises is raised when the others, who do not know of it, have sent the rest.
         """
-        held, asking = of(variable), getattr(self._local, "asking", False)
+        held, asking = of(variable), self._local.asking
         if asking:
             self._ask_for(held)
         failure = None
@@ -291,11 +299,10 @@ class Slices:
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
         """On the first worker, while it saves: what reads tables asks the others, which are in `answer()`."""
-        self._local.asking = True
         try:
-            yield
+            with while_set(self._local, asking=True):
+                yield
         finally:
-            self._local.asking = False
             self._request(_END)
 
     def answer(self) -> None:

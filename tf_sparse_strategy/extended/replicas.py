@@ -19,6 +19,7 @@ from tf_sparse_strategy.extended.datasets import Datasets, sharding
 from tf_sparse_strategy.extended.reductions import Reductions, reduce_op_of
 from tf_sparse_strategy.extended.variables import CHUNKED_CLASSES, VARIABLE_CLASSES, Variables
 from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.metrics import StepCounter
 from tf_sparse_strategy.overlap.divided import Divided
 from tf_sparse_strategy.overlap.updates import ChunkedUpdates
@@ -49,6 +50,14 @@ class ReplicaContext(distribute_lib.ReplicaContext):
         return tf.nest.map_structure(reduce, value, expand_composites=False)
 
 
+class _UnderWay(threading.local):
+    """What a thread does."""
+
+    running = False  # whether a step is under way
+    tagged = False  # and works on a batch that tells how many of its rows count
+    alone = False  # whether the other workers do something else meanwhile
+
+
 class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.MirroredExtended):
     """tf.distribute's hooks for one replica per process, P processes.
 
@@ -69,8 +78,8 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         communication: Communication,
         bucket_bytes: int,
         device: str,
-        overlap: Divided | None = None,
-        delay_rows: bool = False,
+        overlap: Divided | None,
+        delay_rows: bool,
     ):
         distribute_lib.StrategyExtendedV1.__init__(self, container_strategy)
         self.collectives = collectives
@@ -81,7 +90,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         alone = collectives.topology.num_workers == 1
         self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
         self.gradients.memory.takes_up = self.chunked is None  # else sums of gradients go another way
-        self._local = threading.local()
+        self._local = _UnderWay()
         self.delayed = DelayedUpdates(self._local) if delay_rows and not alone else None
         self.slices.delayed = self.delayed
         self._variable_classes = VARIABLE_CLASSES if self.chunked is None else CHUNKED_CLASSES
@@ -133,7 +142,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
     def _retrace_functions_for_each_device(self):
         # Part of what TensorFlow finds a traced function by: a function that is called within steps of tagged
         # batches, where rows are masked, and within others, is traced for each.
-        return getattr(self._local, "tagged", False)
+        return self._local.tagged
 
     def _get_local_replica_id(self, replica_id_in_sync_group):
         return 0
@@ -169,7 +178,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
 
         Read from a variable: functions that are traced within one step are called in others.
         """
-        if not getattr(self._local, "tagged", False):
+        if not self._local.tagged:
             return None
         rows, total = tf.unstack(self._counted)
         return input_pipeline.Batch(None, rows, total)
@@ -177,21 +186,15 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
     def _call_for_each_replica(self, fn, args, kwargs):
         args, batch, ahead = opened(args)
         kwargs = tf.nest.map_structure(component, kwargs, expand_composites=False)
-        outer = self._local.__dict__.copy()
-        begins = not outer.get("running", False)  # Keras's loss scaling calls again from within
-        self._local.running = True
-        self._local.tagged = outer.get("tagged", False) or batch is not None
-        try:
-            replica = ReplicaContext(self._container_strategy(), replica_id_in_sync_group=self._rank)
-            with ops.device(self._devices[0]), replica:
-                if not begins:
-                    return fn(*args, **kwargs)
-                self._begin_step(args, batch)
-                with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
-                    return fn(*args, **kwargs)
-        finally:
-            self._local.__dict__.clear()
-            self._local.__dict__.update(outer)
+        begins = not self._local.running  # Keras's loss scaling calls again from within
+        replica = ReplicaContext(self._container_strategy(), replica_id_in_sync_group=self._rank)
+        under_way = while_set(self._local, running=True, tagged=self._local.tagged or batch is not None)
+        with under_way, ops.device(self._devices[0]), replica:
+            if not begins:
+                return fn(*args, **kwargs)
+            self._begin_step(args, batch)
+            with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
+                return fn(*args, **kwargs)
 
     def _begin_step(self, args, batch):
         """Notes how many rows count in this step."""

@@ -72,8 +72,12 @@ class Variables:
         """While this lasts, the first worker may draw numbers alone; all go on from there. Collective."""
         with self.slices.making(None), self.alone():
             yield
-            if self._size > 1:
-                generators.follow_first(self.collectives)
+            self.follow_first()
+
+    def follow_first(self) -> None:
+        """Brings this process's generators of random numbers to where the first worker's are. Collective."""
+        if self._size > 1:
+            generators.follow_first(self.collectives)
 
     def keeping_generators(self):
         """While this lasts, one worker may draw random numbers that others do not; it goes on from before."""
@@ -82,7 +86,7 @@ class Variables:
     @property
     def is_alone(self) -> bool:
         """Whether `alone()` lasts in this thread."""
-        return getattr(self._local, "alone", False)
+        return self._local.alone
 
     def _initial_value_of_all(self, **kwargs):
         initial_value = kwargs["initial_value"]

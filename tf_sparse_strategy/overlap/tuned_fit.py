@@ -1,7 +1,7 @@
 """Lets what tunes the buckets know of each call of a model's train function in Keras 3's `fit`."""
 
 from tf_sparse_strategy import keras_callers
-from tf_sparse_strategy.hooking import extended_of, model_of
+from tf_sparse_strategy.hooking import extended_of_model, model_of
 
 
 def begin_call(original, callbacks, batch, *args, **kwargs):
@@ -30,7 +30,7 @@ def end_training(callbacks):
 def _tuner(callbacks):
     """(what tunes, the callbacks' model); (None, None) under other strategies and outside of `fit`."""
     model = model_of(callbacks)
-    extended = extended_of(getattr(model, "distribute_strategy", None))
+    extended = extended_of_model(model)
     divides = extended is not None and extended.chunked is not None
     tuner = extended.chunked.tuner_of(model) if divides else None
     if tuner is None or not keras_callers.is_in_fit(model):  # what a loop of one's own calls is not known

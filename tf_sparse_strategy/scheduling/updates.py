@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,6 +37,16 @@ class Announced:
         self.lookups, self.split, self.read_early = 0, None, None
 
 
+class _UnderWay(threading.local):
+    """What a thread does."""
+
+    model = None  # that it trains by Keras's own step
+    announced = types.MappingProxyType({})  # in a step, by the table's id: `Announced`
+    reason = None  # in a step, why no table's rows are delayed
+    received = None  # in a step, what arrives before its delayed rows leave
+    applying = False  # whether it applies delayed rows
+
+
 class DelayedUpdates:
     """Takes rows that the next batch does not read out of gradients, and applies them in the next step.
 
@@ -48,7 +59,7 @@ class DelayedUpdates:
         self._rows: list[weakref.ref] = []  # in the order of first lookups, the same on all workers
         self._plans = weakref.WeakKeyDictionary()  # model: (optimizer, tables, ids)
         self._told: set[tuple[str, str]] = set()  # (tables, reason) of which the log knows
-        self._local = threading.local()
+        self._local = _UnderWay()
 
     def of(self, table: Any) -> DelayedRows:
         """The delayed rows of a slice."""
@@ -79,18 +90,15 @@ class DelayedUpdates:
 
         Its delayed rows are to leave after `weights` have arrived.
         """
-        model = getattr(self._local, "model", None)
-        self._local.announced, self._local.reason, self._local.received = {}, None, list(weights or [])
+        model, announced, reason = self._local.model, {}, None
         if model is None:
-            self._local.reason = "the train_step is not keras.Model's own"
+            reason = "the train_step is not keras.Model's own"
         elif following is None:
-            self._local.reason = "the next batch is known in `fit` only, of data that it distributes itself"
+            reason = "the next batch is known in `fit` only, of data that it distributes itself"
         else:
-            self._local.announced = self._announced(model, following)
-        try:
+            announced = self._announced(model, following)
+        with while_set(self._local, announced=announced, reason=reason, received=list(weights or [])):
             yield
-        finally:
-            self._local.announced, self._local.reason, self._local.received = {}, None, None
 
     def _announced(self, model, following):
         optimizer, tables, ids_of = self._plans.get(model, (None, [], None))
@@ -124,7 +132,7 @@ class DelayedUpdates:
 
     def announced(self, table: Any) -> Announced | None:
         """What the next batch reads of the slice `table`, where a lookup can use that."""
-        found = getattr(self._local, "announced", {}).get(id(slices.of(table)))
+        found = self._local.announced.get(id(slices.of(table)))
         if found is None or found.graph is tf.compat.v1.get_default_graph():
             return found
         # In a function that the step calls, a loop or a branch; such a function is not always traced again.
@@ -134,7 +142,7 @@ class DelayedUpdates:
 
     def note_arrival(self, received: list[tf.Tensor]) -> None:
         """The step's delayed rows are to leave after these have arrived: what the forward pass waits for."""
-        if getattr(self._local, "received", None) is not None:
+        if self._local.received is not None:
             self._local.received += received
 
     @tf.autograph.experimental.do_not_convert
@@ -149,10 +157,10 @@ class DelayedUpdates:
           The same pairs, with fewer rows in gradients of tables.
         """
         graph = tf.compat.v1.get_default_graph()
-        received = getattr(self._local, "received", None) or []
+        received = self._local.received or []
         # What arrived in an eager step that has called this function is there.
         arrived = [x for x in received if tf.is_symbolic_tensor(x) and x.graph is graph]
-        reason = getattr(self._local, "reason", None)
+        reason = self._local.reason
         if reason is not None and any(slices.of(v) is not None for _, v in pairs):
             self.tell(reason)
         return [
@@ -204,7 +212,7 @@ class DelayedUpdates:
 
     def check_read(self, name: str) -> None:
         """Raises RuntimeError where rows of a table wait; `name` is what is read."""
-        allowed = getattr(self._step, "running", False) or getattr(self._local, "applying", False)
+        allowed = self._step.running or self._local.applying
         if allowed or not tf.executing_eagerly():
             return
         if self.are_waiting:

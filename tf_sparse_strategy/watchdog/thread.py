@@ -127,7 +127,7 @@ class Watchdog:
             self._told.set()  # nobody will
             self._print(f"the watchdog failed, and the job goes on unwatched: {error!r}")
             with contextlib.suppress(Exception):
-                self._channel.send(_of_end(End()))
+                self._channel.send(_of_end(End(watched=False)))
 
     def _watch(self):
         last = time.monotonic()

@@ -36,12 +36,14 @@ class End:
       error: what it raised and where; None for nothing.
       consequence: whether the error is Horovod's, so that somebody else caused it.
       code: what it told `sys.exit`, after which error, where that is no success; "" for nothing.
+      watched: False when it goes on, and nobody watches it any more.
     """
 
     said: bool = True
     error: str | None = None
     consequence: bool = False
     code: str = ""
+    watched: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +161,8 @@ def _left(workers, limit):
     failed = any(w.end and w.end.consequence for w in workers)
     if not failed and all(w.end or w.waiting < limit for w in workers):
         return None
-    gone = [w for w in workers if w.end and w.end.said and not (w.end.error or w.end.consequence)]
+    ended = [w for w in workers if w.end and w.end.said and w.end.watched]
+    gone = [w for w in ended if not (w.end.error or w.end.consequence)]
     if by_code := [w for w in gone if w.end.code]:
         return Verdict("; ".join(f"{_names([w])} ended the program with {w.end.code}" for w in by_code))
     if gone:
