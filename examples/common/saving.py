@@ -14,7 +14,7 @@ class Saving(tf.keras.callbacks.Callback):
     """Keeps model, optimizer, seeds, what sparse communication has not sent yet, and the epoch.
 
     What `settings.output_dir` holds is restored at once, on all workers. `BackupAndRestore` would do for a
-    single `fit`; here each phase is one, and the order of the images follows from the epoch, which must be
+    single `fit`; here each phase is one, and the order of the examples follows from the epoch, which must be
     known before.
 
     Args:
@@ -67,3 +67,13 @@ class Saving(tf.keras.callbacks.Callback):
             tf.io.gfile.rename(self._settings_file + ".partial", self._settings_file, overwrite=True)
         self._epoch.assign(epoch + 1)
         self._manager.save()
+
+
+def resumed(
+    settings: Settings, model: tf.keras.Model, strategy: tss.SparseStrategy
+) -> tuple[int, list[Saving]]:
+    """(The first epoch that is not done, callbacks that keep the run); 0 and none without `--resume`."""
+    if not settings.resume:
+        return 0, []
+    saving = Saving(settings, model, strategy)
+    return saving.epoch, [saving]

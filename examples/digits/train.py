@@ -13,7 +13,7 @@ from examples.common import phases
 from examples.common.batches import of_rows, order
 from examples.common.garden import check_keras
 from examples.common.precision import computing_in
-from examples.common.saving import Saving
+from examples.common.saving import resumed
 from examples.common.schedule import RiseAndFall
 from examples.digits.config import Config
 from examples.digits.model import CLASSES, build_model
@@ -104,16 +104,13 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
         raise ValueError(f"global_batch_size={batch} must be at most {count}, the images to train on.")
     steps = count // batch
     model = make_model(config, strategy, config.epochs * steps)
+    start, saving = resumed(config, model, strategy)
     callbacks = [
         keras.callbacks.ProgbarLogger(),  # first: the monitor's numbers would lengthen its lines
         tss.callbacks.CommunicationMonitor(log_dir=config.output_dir),
         *callbacks,
+        *saving,
     ]
-    start = 0
-    if config.resume:
-        saving = Saving(config, model, strategy)
-        start = saving.epoch
-        callbacks.append(saving)
 
     def arguments(number: int, epochs: range) -> dict:
         size, _ = config.phases[number]

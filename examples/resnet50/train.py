@@ -10,7 +10,7 @@ from datacache.callbacks import CacheMonitor
 from examples.common import phases
 from examples.common.garden import IS_LEGACY
 from examples.common.precision import computing_in
-from examples.common.saving import Saving
+from examples.common.saving import resumed
 from examples.common.schedule import RiseAndFall
 from examples.resnet50 import model as model_lib
 from examples.resnet50.config import MOMENTUM, WEIGHT_DECAY, Config
@@ -97,10 +97,7 @@ def train(config: Config, strategy: tss.SparseStrategy, callbacks=()) -> Result:
     schedule = RiseAndFall(spans, config.learning_rate, rising, config.last_learning_rate)
     model = make_model(config, strategy, schedule)
 
-    start, saving = 0, []
-    if config.resume:
-        saving = [Saving(config, model, strategy)]
-        start = saving[0].epoch
+    start, saving = resumed(config, model, strategy)
     topology = strategy.topology
     results = Results(config, schedule, steps, topology.rank == 0, topology.num_workers, start)
     results.begin(data.size("train"), data.size("validation"))

@@ -14,7 +14,7 @@ from examples.common import phases, report, schedule
 from examples.common.batches import of_rows, order
 from examples.common.garden import IS_LEGACY, check_keras
 from examples.common.precision import computing_in
-from examples.common.saving import Saving
+from examples.common.saving import resumed
 from examples.common.strategy import start
 from examples.text.settings import TextSettings
 
@@ -128,16 +128,13 @@ def train(
         model = make_model(
             settings, [(len(data[words][0]) // batch * epochs, epochs) for words, epochs in plan]
         )
+    start, saving = resumed(settings, model, strategy)
     callbacks = [
         tf.keras.callbacks.ProgbarLogger(),  # first: the monitor's numbers would lengthen its lines
         tss.callbacks.CommunicationMonitor(log_dir=settings.output_dir),
         *callbacks,
+        *saving,
     ]
-    start = 0
-    if settings.resume:
-        saving = Saving(settings, model, strategy)
-        start = saving.epoch
-        callbacks.append(saving)
 
     def testing(words: int) -> tf.data.Dataset:
         _, held_out = data[words]

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.embedding.table import Options, ShardedTable
+from tf_sparse_strategy.embedding.table import ShardedTable
 from tf_sparse_strategy.hooking import extended_of
 
 
@@ -49,23 +49,6 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
 
     Source: EmbRace (Li et al., ICPP 2022), section 4.1.
     """
-
-    def __init__(
-        self,
-        input_dim,
-        output_dim,
-        *args,
-        combiner=None,
-        wire_dtype=None,
-        ids_out_of_range="error",
-        **kwargs,
-    ):
-        options = Options(combiner, wire_dtype, ids_out_of_range)
-        super().__init__(input_dim, output_dim, *args, **kwargs)
-        self._take(options)
-        # XLA has no all-to-all of Horovod's. With one worker, it pads the distinct ids, whose number it
-        # cannot know: LazyAdam would take the padding for rows of the step.
-        self.supports_jit = False
 
     def build(self, input_shape=None):
         """Makes this worker's columns of the table. Collective."""

@@ -4,7 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_sparse_strategy.embedding import lazy
-from tf_sparse_strategy.embedding.table import Options, ShardedTable
+from tf_sparse_strategy.embedding.table import ShardedTable
 from tf_sparse_strategy.hooking import extended_of
 
 
@@ -27,22 +27,6 @@ class ShardedEmbedding(ShardedTable, tf_keras.layers.Embedding):
 
     Source: EmbRace (Li et al., ICPP 2022), section 4.1.
     """
-
-    def __init__(
-        self,
-        input_dim,
-        output_dim,
-        *args,
-        combiner=None,
-        wire_dtype=None,
-        ids_out_of_range="error",
-        **kwargs,
-    ):
-        options = Options(combiner, wire_dtype, ids_out_of_range)
-        super().__init__(input_dim, output_dim, *args, **kwargs)
-        self._take(options)
-        if self.sparse:
-            raise ValueError("sparse=True: the output would be sparse. Leave it out; ids may be sparse.")
 
     def build(self, input_shape=None):
         """Makes this worker's columns of the table. Collective."""

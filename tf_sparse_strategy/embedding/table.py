@@ -54,11 +54,26 @@ class ShardedTable:
     The Embedding keeps the variable as `_embeddings`.
     """
 
-    def _take(self, options: Options) -> None:
-        """To be called by the constructor, after the Embedding's."""
+    def __init__(
+        self,
+        input_dim,
+        output_dim,
+        *args,
+        combiner=None,
+        wire_dtype=None,
+        ids_out_of_range="error",
+        **kwargs,
+    ):
+        options = Options(combiner, wire_dtype, ids_out_of_range)
+        super().__init__(input_dim, output_dim, *args, **kwargs)
         self._options = options
-        if options.combiner and self.mask_zero:
+        if combiner and self.mask_zero:
             raise ValueError("mask_zero=True with a combiner: no ids are left to be masked; drop one.")
+        if getattr(self, "sparse", False):  # of tf_keras
+            raise ValueError("sparse=True: the output would be sparse. Leave it out; ids may be sparse.")
+        # Keras 3 asks. XLA has no all-to-all of Horovod's. With one worker, it pads the distinct ids, whose
+        # number it cannot know: LazyAdam would take the padding for rows of the step.
+        self.supports_jit = False
 
     @contextlib.contextmanager
     def _columns(self, extended):
