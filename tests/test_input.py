@@ -131,6 +131,22 @@ def test_autotuning_is_off_unless_asked_for():
     assert asked.autotune.enabled and asked.deterministic is False
 
 
+def test_files_are_shared_out_unless_rows_are_counted(tmp_path):
+    """Names may be, but for a shuffle before it, which TensorFlow takes out."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    names = tf.data.Dataset.from_tensor_slices(paths)
+    lines = tf.data.TextLineDataset
+    fine = [lines(paths), names.take(1).interleave(lines), lines(paths).take(-1), lines(paths).skip(0)]
+    fine += [names.shuffle(2).interleave(lines), names.interleave(lambda name: lines(name).skip(1))]
+    for dataset in fine:
+        assert input_pipeline.reason_against_files(dataset.batch(2)) is None
+    shuffled = names.shuffle(2, seed=1, reshuffle_each_iteration=False)
+    counted = [lines(paths).take(1), lines(paths).skip(1), lines(paths).enumerate()]
+    counted += [tf.data.Dataset.zip((lines(paths), lines(paths))), shuffled.skip(1).interleave(lines)]
+    for dataset in counted:
+        assert "count" in input_pipeline.reason_against_files(dataset.batch(2))
+
+
 def test_reads_files(tmp_path):
     path = str(tmp_path / "lines.txt")
     assert input_pipeline.reads_files(tf.data.TextLineDataset(path).map(tf.strings.length).batch(2))

@@ -159,21 +159,32 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def reads_files(dataset: tf.data.Dataset) -> bool:
     """Whether a file reader stands anywhere in the pipeline, also within its functions."""
-    return any(
-        _is(stage, *_FILE_READERS)
-        or any(node.op.startswith(_FILE_READERS) for node in _nodes_within(stage))
-        for stage in _stages(dataset)
-    )
+    return any(map(_reads, _stages(dataset)))
+
+
+def _reads(stage: tf.data.Dataset) -> bool:
+    within = (node.op for node in _nodes_within(stage))
+    return _is(stage, *_FILE_READERS) or any(op.startswith(_FILE_READERS) for op in within)
 
 
 def reason_against_files(dataset: tf.data.Dataset) -> str | None:
     """Why a part of the files would not give a part of the rows; None where it would."""
-    for stage in _stages(dataset):
-        if _is(stage, "CacheDataset") and tf.get_static_value(stage._filename) != b"":
-            return "`cache(filename)` may hold the rows of all files"
-        if _is(stage, "TakeDataset", "SkipDataset", "ZipDataset"):
-            return "`take`, `skip`, `zip` and `enumerate` count the elements of all files"
-    return None
+    if _is(dataset, "CacheDataset") and tf.get_static_value(dataset._filename) != b"":
+        return "`cache(filename)` may hold the rows of all files"
+    if _is(dataset, "ZipDataset") or _counts(dataset):
+        return "`take`, `skip`, `zip` and `enumerate` count the rows of all files"
+    if _reads(dataset):  # before it are names
+        names = [stage for source in dataset._inputs() for stage in _stages(source)]
+        if any(map(_counts, names)) and any(_is(stage, "ShuffleDataset") for stage in names):
+            return "names are shuffled before they are counted, but files are shared out in order"
+        return None
+    return next(filter(None, map(reason_against_files, dataset._inputs())), None)
+
+
+def _counts(stage: tf.data.Dataset) -> bool:
+    """Whether it takes or skips some, but not all or none."""
+    none = {"TakeDataset": -1, "SkipDataset": 0}
+    return any(_is(stage, kind) and tf.get_static_value(stage._count) != n for kind, n in none.items())
 
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:

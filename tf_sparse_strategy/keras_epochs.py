@@ -22,7 +22,14 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.hooking import extended_of, extended_of_model, model_of, while_set, wrap
+from tf_sparse_strategy.hooking import (
+    extended_of,
+    extended_of_model,
+    model_of,
+    optimizers_of,
+    while_set,
+    wrap,
+)
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
 
@@ -114,10 +121,11 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     _build(original, model, extended, iterator, data_batch)
     if extended is None:
         return
-    optimizer = model.optimizer
-    if optimizer is not None and not optimizer.built and _is_built(model):
+    # A backup would restore nothing into it. (Beside others it may be Keras's default, which nobody uses.)
+    is_only = [model.optimizer] == optimizers_of(model)
+    if is_only and not model.optimizer.built and _is_built(model) and model.trainable_variables:
         with model.distribute_strategy.scope():
-            optimizer.build(model.trainable_variables)  # a backup would restore nothing into it
+            model.optimizer.build(model.trainable_variables)
     if extended.collectives.topology.num_workers > 1:
         _require_metrics_of_all(model)
 

@@ -68,7 +68,6 @@ def install_tf_keras() -> None:
 def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     extended = in_replica_of_ours()
     if extended is None:
-        _require_replica(optimizer)
         return original(optimizer, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
     if extended.chunked is not None and extended.chunked.is_inner(optimizer):
@@ -96,8 +95,9 @@ def _require_replica(optimizer):
             "workers: put the step into a function and call strategy.run(function, args=...)."
         )
     warnings.warn(
-        f"{type(optimizer).__name__} is applied outside strategy.run: gradients are not summed over the "
-        "workers, and each trains a copy of its own. Call strategy.run(step, args=...) instead of step(...).",
+        f"{type(optimizer).__name__} is applied outside strategy.run, to gradients as they are: if they are "
+        "not the workers' sum already, each trains a copy of its own. Call strategy.run(step, args=...) "
+        "instead of step(...).",
         stacklevel=2,
     )
 
@@ -216,8 +216,10 @@ def _clip_sums(optimizer, gradients, variables):
 
 
 def _clip_later(original, optimizer, grads):
-    now = in_replica_of_ours() is None or _clipping.sums
-    return original(optimizer, grads) if now else grads
+    is_outside = in_replica_of_ours() is None
+    if is_outside:
+        _require_replica(optimizer)  # Keras clips before anything that needs one
+    return original(optimizer, grads) if is_outside or _clipping.sums else grads
 
 
 def _count_before_scaling(original, optimizer, grads, trainable_variables=None):

@@ -67,8 +67,6 @@ class Memory(tf.train.experimental.PythonState):
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._variables: dict[BucketPlan, list[weakref.ref]] = {}
         self._latest: dict[Hashable, BucketPlan] = {}  # by variable
-        self._step_now: set[BucketPlan] = set()  # lists reduced in the step under way, or being traced
-        self._step_before: set[BucketPlan] = set()
         self._restored: list[dict[str, Any]] = []
         self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
         self._counts: dict[BucketPlan, dict[str, Any]] = {}  # restored ones that this scheme has no use for
@@ -77,10 +75,6 @@ class Memory(tf.train.experimental.PythonState):
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
         self._epoch = 0
 
-    def begin_step(self) -> None:
-        """To be called before a step, which may reduce several lists."""
-        self._step_before, self._step_now = self._step_now, set()
-
     def of(self, plan: BucketPlan, variables: Iterable) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use.
 
@@ -88,7 +82,6 @@ class Memory(tf.train.experimental.PythonState):
           plan: of a list of gradients.
           variables: whose they are; once none of them is held any more, the state is forgotten.
         """
-        self._step_now.add(plan)
         with tf.init_scope():
             if plan not in self._lists:
                 self._forget_gone()
@@ -96,7 +89,7 @@ class Memory(tf.train.experimental.PythonState):
                 self._lists[plan] = self._initial(plan)
                 if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
-            elif plan not in self._step_before and self._has_been_replaced(plan):
+            elif self._has_been_replaced(plan):
                 remembered.count_on(self._counts_beside(plan), self._lists[plan])
         self._latest.update({tensor.key: plan for tensor in plan.tensors})
         return [State(variables) for variables in self._lists[plan]]
@@ -219,8 +212,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def serialize(self) -> bytes:
         """Everything, as a NumPy archive; collective. Empty but on rank 0."""
-        if len(self._lists) > 1:  # Python's garbage takes time
-            self._forget_gone()
+        self._forget_gone()
         return self._archive(list(self._lists), self._unclaimed())
 
     def _archive(self, plans: list[BucketPlan], unclaimed: list[dict[str, Any]]) -> bytes:

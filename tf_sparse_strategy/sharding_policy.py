@@ -68,7 +68,7 @@ class Sharding:
         reads = input_pipeline.reads_files(dataset)
         reason = input_pipeline.reason_against_files(dataset) if reads else None
         if reason and asked == Policy.FILE:
-            logging.warning("auto_shard_policy=FILE: %s, but here those of each worker's own.", reason)
+            logging.warning("auto_shard_policy=FILE: %s; here each worker counts its own.", reason)
         elif reason:
             logging.info("The dataset is shared out by rows, not by files: %s.", reason)
             reads = False

@@ -17,7 +17,7 @@ from tests.thorough import thorough_if
 from tf_sparse_strategy import gradients, legacy_keras
 from tf_sparse_strategy.embedding import slices
 
-OFTEN = ("sgd", "nesterov", "adam", "lazy_adam_clipped", "row_adagrad")
+OFTEN = ("sgd", "nesterov", "adam", "adamw", "lazy_adam_clipped", "row_adagrad")
 
 
 @pytest.mark.parametrize("optimizer", thorough_if(lambda name: name not in OFTEN, OPTIMIZERS))

@@ -86,17 +86,6 @@ def test_a_list_that_is_trained_again_has_counted_meanwhile(topology, variables)
     assert {int(state["step"]) for state in states} == ({6} if topology.num_workers > 1 else set())
 
 
-def test_two_lists_of_a_step_count_once_each(topology, variables):
-    """Of two optimizers that share layers, also where each step runs eagerly."""
-    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
-    for seed in range(4):
-        reducer.begin_step()
-        step(reducer, variables, topology, seed)
-        step(reducer, variables[:-1], topology, seed)
-    states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
-    assert {int(state["step"]) for state in states} == ({4} if topology.num_workers > 1 else set())
-
-
 def test_lists_of_variables_that_are_gone_are_forgotten(comm, topology, variables):
     reducer = GradientReducer(OkTopK(0.05), apart(topology), bucket_bytes=100)
     for seed in range(3):  # a model each
