@@ -128,3 +128,36 @@ def test_refused_constraint(partners, strategies):
         for _ in range(2):  # it must not be built by the first, and go on without overlap
             with pytest.raises(ValueError, match="constraint"):
                 optimizer.build(layer.trainable_variables)
+
+
+def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strategies):
+    """As Keras's own GAN; the optimizer that Keras gives to it as well, nobody uses."""
+
+    class Gan(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [keras.Sequential([keras.Input([1]), keras.layers.Dense(1)]) for _ in range(2)]
+            self.built = True
+
+        def compile(self, optimizers):
+            super().compile()
+            self.optimizers = optimizers
+            for optimizer, part in zip(optimizers, self.parts, strict=True):
+                optimizer.build(part.trainable_variables)
+
+        def train_step(self, data):
+            losses = {}
+            for number, (optimizer, part) in enumerate(zip(self.optimizers, self.parts, strict=True)):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((part(data[0]) - 1) ** 2) / 2
+                optimizer.apply(tape.gradient(loss, part.trainable_variables), part.trainable_variables)
+                losses[f"loss {number}"] = loss
+            return losses
+
+    with strategies[1].scope():
+        model = Gan()
+        model.compile([adam(), adam()])
+    x, _ = oracle.regression(8)
+    model.fit(x[:, :1], x[:, :1], batch_size=4, epochs=2, verbose=0)
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
