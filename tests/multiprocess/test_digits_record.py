@@ -7,6 +7,7 @@ import pytest
 import tf_sparse_strategy as tss
 from examples.digits.config import RECIPES
 from tests.multiprocess.digits_runs import SHORT, trained
+from tests.thorough import thorough
 from tf_sparse_strategy.communication import HiTopK
 
 RECORD = RECIPES["record"]
@@ -33,6 +34,7 @@ def test_sparse_then_exact_learns_as_well(dense, tmp_path):
     assert result.test_accuracy >= dense - 0.02
 
 
+@thorough  # half of these epochs are in the test above, and must learn as well
 def test_sparse_throughout_learns(tmp_path):
     config = dataclasses.replace(RECORD, sparse_epochs=RECORD.epochs, output_dir=str(tmp_path))
     assert trained(config)[1].test_accuracy >= 0.94
