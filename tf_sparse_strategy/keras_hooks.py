@@ -10,7 +10,7 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 |---------------------------------------------|--------------------------------------|-----------------------|
 | CallbackList.on_epoch_end and others        | variables may be behind              | synchronize           |
 | CallbackList.on_epoch_end (both Kerases)    | a callback may stop one worker alone | all stop if any does  |
-| SeedGenerator.next                          | all workers draw the same            | each draws others     |
+| SeedGenerator.next; tf_keras: its layers'   | all workers draw the same            | each draws others     |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 | TerminateOnNaN.on_batch_end (both Kerases)  | one worker's loss stops it alone     | all stop on any NaN   |
@@ -19,6 +19,7 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
+import itertools
 import sys
 import warnings
 
@@ -37,6 +38,7 @@ from tf_sparse_strategy.keras_callers import is_in_fit
 from tf_sparse_strategy.overlap import tuned_fit
 
 _SCATTER = 0x9E3779B1  # odd; times a rank, so that workers' seeds are not the next ones of others' generators
+_seeds = itertools.count()  # of operations to which tf_keras gives none
 
 
 def install() -> None:
@@ -91,8 +93,9 @@ def install_keras3() -> None:
 
 def install_tf_keras() -> None:
     """Installs the hooks of this module on tf_keras. Idempotent."""
-    from tf_keras.src import callbacks
+    from tf_keras.src import backend, callbacks
 
+    wrap(backend.RandomGenerator, "make_legacy_seed", _draw_apart_in_tf_keras)
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
     wrap(callbacks.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(callbacks.CallbackList, "on_epoch_end", _end_epoch)
@@ -124,6 +127,15 @@ def _draw_apart(original, generator, *args, **kwargs):
     if rank == 0:
         return seed
     return tf.bitwise.bitwise_xor(seed, tf.constant([rank * _SCATTER % 2**31, 0], seed.dtype))
+
+
+def _draw_apart_in_tf_keras(original, generator):
+    """The same of its layers, which without a seed of their own draw by TensorFlow's, which is common."""
+    seed, extended = original(generator), in_replica_of_ours()
+    rank = 0 if extended is None else extended.collectives.topology.rank
+    if rank == 0:
+        return seed
+    return ((next(_seeds) if seed is None else seed) + rank * _SCATTER) % 2**31
 
 
 def _end_training(original, callbacks, *args, **kwargs):

@@ -29,6 +29,7 @@ Keras's part, callbacks included, is in keras_saving.py. With one worker this is
 import contextlib
 import copy
 import hashlib
+import importlib
 import itertools
 import os
 import tempfile
@@ -54,7 +55,9 @@ def install() -> None:
     wrap(tf.train.Checkpoint, "restore", _read_checkpoint)
     wrap(tf.train.CheckpointManager, "save", _save_managed)
     wrap(tf.train.CheckpointManager, "restore_or_initialize", _restore_latest)
+    importlib.import_module("tensorflow.saved_model")  # or its first import, e.g. by Keras, would make it anew
     wrap(tf.saved_model, "save", _save_model)
+    wrap(tf.saved_model, "load", _load_model)
 
 
 # ---- whose is it ---------------------------------------------------------------------------------
@@ -247,3 +250,10 @@ def _save_model(original, obj, export_dir, *args, **kwargs):
         return original(obj, export_dir, *args, **kwargs)
     with tempfile.TemporaryDirectory(prefix="not_chief_") as private:
         return original(obj, os.path.join(private, "model"), *args, **kwargs)
+
+
+def _load_model(original, export_dir, *args, **kwargs):
+    extended = ours(tf.distribute.get_strategy())
+    if extended is None or extended.is_alone:
+        return original(export_dir, *args, **kwargs)
+    return load_together(extended, export_dir, lambda path: original(path, *args, **kwargs))

@@ -130,6 +130,44 @@ def test_uneven_files_count_every_row_in_keras(comm, strategy, topology, keras, 
     np.testing.assert_allclose([*loss, model.evaluate(data, verbose=0)], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("first", ["by rows", "narrow"])
+def test_functions_are_traced_for_how_data_ends(strategy, topology, keras, write, first):
+    """Not those for data that ends by itself, nor of another shape, for files that are uneven."""
+    sizes = [3 * r + 2 for r in range(topology.num_workers)]
+    batch, numbers = 2 * topology.num_workers, np.arange(sum(sizes), dtype="float32")
+    files = write("tfrecord", sizes, batch).map(as_rows)
+    wide = files.map(lambda x, y: (tf.tile(x, [1, 3]), y))
+    with strategy.scope():
+        inputs = keras.Input((None,))
+        model = keras.Model(inputs, keras.layers.Lambda(lambda x: tf.reduce_sum(x, 1, True))(inputs))
+        model.compile(loss="mae")
+    if first == "by rows":
+        data = numbers[:, np.newaxis]
+        before = model.evaluate(data, np.zeros_like(data), batch_size=batch, verbose=0)
+    else:
+        before = model.evaluate(files, verbose=0)
+    found = [before, model.evaluate(files, verbose=0), model.evaluate(wide, verbose=0) / 3]
+    np.testing.assert_allclose(found, [np.mean(numbers)] * 3, rtol=1e-6)
+
+
+def test_a_dataset_that_a_function_is_given_ends_together_too(comm, strategy, topology, write):
+    """Nobody is given a batch without rows."""
+    workers = topology.num_workers
+    data = write("text", [2 * (r + 2) for r in range(workers)], batch=2 * workers)
+
+    @tf.function
+    def rows(dataset):
+        steps, least = tf.constant(0), tf.constant(9)
+        for batch in dataset:
+            [own] = strategy.experimental_local_results(batch)
+            steps, least = steps + 1, tf.minimum(least, tf.size(own))
+        return steps, least
+
+    found = [int(x) for x in rows(distributed(strategy, data))]
+    assert found == [2, 2]
+    assert_identical(comm, found)
+
+
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_a_function_of_the_users_masks_where_rows_do_not_count(strategy, topology, keras, run_eagerly):
     """Also where it was traced first in a step in which all rows count."""

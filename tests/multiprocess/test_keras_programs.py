@@ -7,6 +7,7 @@ import keras as keras3
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
@@ -125,6 +126,15 @@ def test_workers_draw_different_noise_in_a_step(comm, strategy, topology):
     oracle.assert_identical(comm, np.array(generator.state))
     outside = keras3.random.normal([4], seed=generator)
     oracle.assert_identical(comm, np.array(outside))
+
+
+def test_layers_of_tf_keras_draw_different_noise_in_a_step(strategy, topology):
+    with strategy.scope():
+        layers = [tf_keras.layers.Dropout(0.5), tf_keras.layers.Dropout(0.5, seed=7)]
+    noise = strategy.run(tf.function(lambda: [layer(tf.ones([1, 64]), training=True) for layer in layers]))
+    for of_one in noise:
+        of_all = strategy.gather(of_one, axis=0).numpy()
+        assert len({row.tobytes() for row in of_all}) == topology.num_workers
 
 
 def test_who_stops_at_an_epochs_end_stops_all(strategy, topology, keras):

@@ -337,6 +337,22 @@ print(json.dumps(answers))
 """
 
 
+def test_a_saved_model_is_loaded_by_all(partners, strategy, topology, shared_tmp, own_disk):
+    """Once it is written, and the same."""
+    with strategy.scope():
+        module = tf.Module()
+        module.weights = tf.Variable([1.0, 2.0])
+    tf.saved_model.save(module, str(shared_tmp / "module"))
+    with strategy.scope():
+        loaded = tf.saved_model.load(str(shared_tmp / "module"))
+    assert loaded.weights.numpy().tolist() == [1, 2]
+    if topology.num_workers == 1:
+        return
+    tf.saved_model.save(module, "module")  # on the first worker's disk
+    with strategy.scope(), pytest.raises(FileNotFoundError, match="is missing on worker"):
+        tf.saved_model.load("module")
+
+
 def test_exports_are_served_without_us(strategy, topology, own_disk):
     import keras as keras3
     import tf_keras

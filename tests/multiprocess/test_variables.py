@@ -165,6 +165,19 @@ def test_on_read_assigned_in_cross_replica_context(strategy, topology):
     assert float(mean.read_value()) == 8.0
 
 
+def test_on_read_sums_of_integers_are_kept(strategy, topology, shared_tmp):
+    """Of which TensorFlow would give each worker one part in P, rounded down."""
+    total = make(strategy, 0, dtype=tf.int64, synchronization=ON_READ, aggregation=Aggregation.SUM)
+    odd = 10 * topology.num_workers + 1
+    total.assign(odd)
+    assert int(total.read_value()) == odd
+    strategy.run(lambda: total.assign_add(3))
+    path = tf.train.Checkpoint(total=total).save(str(shared_tmp / "counts"))
+    total.assign(0)
+    tf.train.Checkpoint(total=total).restore(path)
+    assert int(total.read_value()) == odd + 3 * topology.num_workers
+
+
 def test_generator_has_a_stream_per_replica(comm, strategy, topology):
     """`tf.random.Generator` made in scope: replicas draw different numbers."""
     with strategy.scope():

@@ -13,17 +13,43 @@ HOST_ITERATOR = tf.distribute.InputOptions(
 )
 
 
-class _IteratorSpec(input_lib.DistributedIteratorSpec):
-    """Carries how workers agree that data is left into tf.functions that take the iterator."""
+class _Agreed:
+    """Mixed into a type: carries how workers agree that data is left into tf.functions that take it.
+
+    A function that was traced for one agreement must not be called with data of another.
+    """
 
     def __init__(self, *args, agreement=None, **kwargs):
         super().__init__(*args, **kwargs)
         self.agreement = agreement
 
-    value_type = property(lambda self: DistributedIterator)
-
     def _serialize(self):
         return (*super()._serialize(), self.agreement)
+
+    def sanity_check_type(self, other):
+        super().sanity_check_type(other)
+        if self.agreement != other.agreement:
+            raise ValueError(f"{self} and {other} end in different ways")
+
+    def most_specific_common_supertype(self, others):
+        return self._with_agreement(super().most_specific_common_supertype(others))
+
+    def _with_tensor_ranks_only(self):
+        return self._with_agreement(super()._with_tensor_ranks_only())
+
+    def _without_tensor_names(self):
+        return self._with_agreement(super()._without_tensor_names())
+
+    def _with_agreement(self, spec):
+        if spec is not None:
+            spec.agreement = self.agreement
+        return spec
+
+
+class _IteratorSpec(_Agreed, input_lib.DistributedIteratorSpec):
+    """Of a `DistributedIterator`."""
+
+    value_type = property(lambda self: DistributedIterator)
 
     def _from_components(self, components):
         return DistributedIterator(
@@ -108,6 +134,18 @@ class DistributedIterator(input_lib.DistributedIterator):
             return self._get_next_no_partial_batch_handling()
 
 
+class _DatasetSpec(_Agreed, input_lib.DistributedDatasetsFromFunctionSpec):
+    """Of a `DistributedDataset`."""
+
+    value_type = property(lambda self: DistributedDataset)
+
+    def _from_components(self, components):
+        [dataset] = components
+        return DistributedDataset(
+            self._input_workers, self._strategy, dataset, self._options, self.agreement, None
+        )
+
+
 class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
     """This worker's part of a dataset."""
 
@@ -121,6 +159,12 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
     @property
     def element_spec(self):
         return self._element_spec
+
+    @property
+    def _type_spec(self):
+        return _DatasetSpec(
+            self._input_workers, self._element_spec, self._strategy, self._options, agreement=self._agreement
+        )
 
     @property
     def cardinality(self):

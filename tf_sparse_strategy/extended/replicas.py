@@ -14,6 +14,7 @@ from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, opened
 from tf_sparse_strategy.extended.datasets import Datasets, sharding
 from tf_sparse_strategy.extended.reductions import Reductions, reduce_op_of
@@ -48,6 +49,13 @@ class ReplicaContext(distribute_lib.ReplicaContext):
             return all_reduce(reduce_op, x, options)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
+
+
+    def all_gather(self, value, axis, options=None):
+        counts = self._strategy.extended.batch_counts()
+        if counts is not None and axis == 0:  # a row of no account would be one more of everybody's
+            value = tf.nest.map_structure(lambda x: if_counted(tf.convert_to_tensor(x), counts), value)
+        return super().all_gather(value, axis, options)
 
 
 class _UnderWay(threading.local):

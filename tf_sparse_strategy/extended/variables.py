@@ -16,8 +16,27 @@ from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.overlap.variables import owner_of, variable_class
 
 
+class _SaveableOfSum(values._SyncOnReadSaveable):
+    """Restores a sum so that all its workers' shares are the sum."""
+
+    def restore(self, restored_tensors, restored_shapes):
+        [value] = restored_tensors
+        return super().restore([self._sync_on_read_variable.divisible(value)], restored_shapes)
+
+
 class SyncOnReadVariable(values.SyncOnReadVariable):
     """A per-worker value, e.g. a metric's total, in which rows of no account do not count."""
+
+    def divisible(self, value):
+        """`value`, of which TensorFlow gives each worker one part in P; of integers, P times its own part."""
+        if self.aggregation != tf.VariableAggregation.SUM or not self.dtype.is_integer:
+            return value
+        topology = self._distribute_strategy.extended.collectives.topology
+        workers, value = topology.num_workers, tf.cast(value, self.dtype)
+        return workers * (value // workers + tf.cast(topology.rank < value % workers, self.dtype))
+
+    def _gather_saveables_for_checkpoint(self):
+        return {trackable.VARIABLE_VALUE_KEY: lambda name=self._common_name: _SaveableOfSum(self, name)}
 
     def _counted(self, value):
         extended = self._distribute_strategy.extended
@@ -33,8 +52,9 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
 
     def assign(self, value, *args, **kwargs):
         extended = self._distribute_strategy.extended
-        if distribute_lib.in_cross_replica_context():
-            value = tf.convert_to_tensor(value, self.dtype)  # e.g. an HDF5 dataset being loaded
+        if distribute_lib.in_cross_replica_context() or not distribute_lib.has_strategy():
+            # E.g. an HDF5 dataset being loaded.
+            value = self.divisible(tf.convert_to_tensor(value, self.dtype))
         elif (batch := extended.batch) is not None:
             value = tf.where(batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
