@@ -55,7 +55,7 @@ def install() -> None:
     wrap(tf.train.Checkpoint, "restore", _read_checkpoint)
     wrap(tf.train.CheckpointManager, "save", _save_managed)
     wrap(tf.train.CheckpointManager, "restore_or_initialize", _restore_latest)
-    importlib.import_module("tensorflow.saved_model")  # or its first import, e.g. by Keras, would make it anew
+    importlib.import_module("tensorflow.saved_model")  # or its first import, by Keras, would make it anew
     wrap(tf.saved_model, "save", _save_model)
     wrap(tf.saved_model, "load", _load_model)
 
