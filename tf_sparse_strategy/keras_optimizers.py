@@ -109,7 +109,9 @@ def _accumulates(optimizer):
 def _count_each_batch(original, optimizer, grads, trainable_variables):
     """Before gradients are added to those of other batches, of which rows may count."""
     extended = in_replica_of_ours()
-    if extended is not None and _accumulates(optimizer):
+    if extended is None:
+        _require_replica(optimizer)
+    elif _accumulates(optimizer):
         grads = _counted(extended, grads, trainable_variables)
     return original(optimizer, grads, trainable_variables)
 
@@ -216,10 +218,8 @@ def _clip_sums(optimizer, gradients, variables):
 
 
 def _clip_later(original, optimizer, grads):
-    is_outside = in_replica_of_ours() is None
-    if is_outside:
-        _require_replica(optimizer)  # Keras clips before anything that needs one
-    return original(optimizer, grads) if is_outside or _clipping.sums else grads
+    now = in_replica_of_ours() is None or _clipping.sums
+    return original(optimizer, grads) if now else grads
 
 
 def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
