@@ -119,11 +119,14 @@ def _end_epoch(original, callbacks, *args, **kwargs):
     return result
 
 
+def _rank_in_step() -> int:
+    extended = in_replica_of_ours()
+    return 0 if extended is None else extended.collectives.topology.rank
+
+
 def _draw_apart(original, generator, *args, **kwargs):
     """Rows of one global batch must not share their noise because they are on several workers."""
-    seed = original(generator, *args, **kwargs)
-    extended = in_replica_of_ours()
-    rank = 0 if extended is None else extended.collectives.topology.rank
+    seed, rank = original(generator, *args, **kwargs), _rank_in_step()
     if rank == 0:
         return seed
     return tf.bitwise.bitwise_xor(seed, tf.constant([rank * _SCATTER % 2**31, 0], seed.dtype))
@@ -131,8 +134,7 @@ def _draw_apart(original, generator, *args, **kwargs):
 
 def _draw_apart_in_tf_keras(original, generator):
     """The same of its layers, which without a seed of their own draw by TensorFlow's, which is common."""
-    seed, extended = original(generator), in_replica_of_ours()
-    rank = 0 if extended is None else extended.collectives.topology.rank
+    seed, rank = original(generator), _rank_in_step()
     if rank == 0:
         return seed
     return ((next(_seeds) if seed is None else seed) + rank * _SCATTER) % 2**31
