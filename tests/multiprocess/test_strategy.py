@@ -208,8 +208,9 @@ def test_all_gather_leaves_out_rows_of_no_account(strategy, topology):
             return x
 
         def train_step(self, data):
-            others = tf.distribute.get_replica_context().all_gather(data[0], axis=0)
-            return {"rows": tf.shape(others)[0], "sum": tf.reduce_sum(others)}
+            all_gather = tf.distribute.get_replica_context().all_gather
+            others, parts = all_gather(data[0], axis=0), all_gather(tf.ones([1]), axis=0)
+            return {"rows": tf.shape(others)[0], "sum": tf.reduce_sum(others), "parts": tf.size(parts)}
 
     with strategy.scope():
         model = Contrastive()
@@ -220,6 +221,7 @@ def test_all_gather_leaves_out_rows_of_no_account(strategy, topology):
     model.fit(x, x, batch_size=topology.num_workers, shuffle=False, verbose=0, callbacks=[note])
     assert [int(logs["rows"]) for logs in seen] == [topology.num_workers, 1]
     assert float(seen[-1]["sum"]) == topology.num_workers
+    assert {int(logs["parts"]) for logs in seen} == {topology.num_workers}  # of no batch
 
 
 def test_values_and_input_context(strategy, topology):

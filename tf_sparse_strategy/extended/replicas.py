@@ -50,12 +50,16 @@ class ReplicaContext(distribute_lib.ReplicaContext):
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
 
-
     def all_gather(self, value, axis, options=None):
         counts = self._strategy.extended.batch_counts()
-        if counts is not None and axis == 0:  # a row of no account would be one more of everybody's
-            value = tf.nest.map_structure(lambda x: if_counted(tf.convert_to_tensor(x), counts), value)
+        if counts is not None and axis == 0:
+            value = tf.nest.map_structure(lambda x: _of_account(tf.convert_to_tensor(x), counts), value)
         return super().all_gather(value, axis, options)
+
+
+def _of_account(x, counts):
+    """A batch's rows if they count; all of what is no batch, whose length is known when it is traced."""
+    return x if x.shape[:1].is_fully_defined() else if_counted(x, counts)
 
 
 class _UnderWay(threading.local):
