@@ -1,7 +1,5 @@
 """From a list of gradients to their sum: buckets, state, and the chosen communication."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +9,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense, scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.gradient_kinds import coalesced, values_of
 from tf_sparse_strategy.memory import Memory, key_of
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with
 
@@ -133,43 +132,6 @@ class GradientReducer:
         summed, left, done, (staged, finite) = sum_with(state[LEFT], packed, waits > 0, share, by_scheme)
         state.stage(finite, **staged, **{LEFT: left, WAITS: tf.where(done, 0, waits)})
         return summed
-
-
-def of_present(function: Callable[[list], Sequence], pairs: Iterable[tuple]) -> list[tuple]:
-    """The (gradient, variable) `pairs`, with what `function` makes of those that have a gradient.
-
-    Args:
-      function: from pairs whose gradients are not None to as many gradients.
-      pairs: None where a variable has no gradient, and in the result.
-    """
-    pairs = list(pairs)
-    made = iter(function([pair for pair in pairs if pair[0] is not None]))
-    return [(None if gradient is None else next(made), variable) for gradient, variable in pairs]
-
-
-def values_of(gradient: Any) -> tf.Tensor:
-    """The elements of a tensor or `tf.IndexedSlices`."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def coalesced(gradient):
-    """`tf.IndexedSlices` with the rows of one index added up, fewer bytes to send; else `gradient`.
-
-    Not for a variable that all workers hold, under an optimizer that does not do so itself: those of Keras 3
-    do not, and Adam, whose update is not linear, then differs from what one process computes from the same
-    rows.
-    """
-    if not isinstance(gradient, tf.IndexedSlices) or is_coalesced(gradient):
-        return gradient
-    indices, place = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
-
-
-def is_coalesced(gradient: tf.IndexedSlices) -> bool:
-    """Whether no index is repeated, as far as a function's graph tells: `tf.unique` made them."""
-    indices = gradient.indices
-    return tf.is_symbolic_tensor(indices) and indices.op.type == "Unique" and indices.value_index == 0
 
 
 def _refuse_slices(pairs, communication) -> None:

@@ -1,4 +1,4 @@
-"""Which part of Keras is asking, told from who calls and what is called.
+"""Which part of Keras is asking, told from who calls and what is called; what it does in private.
 
 tf.distribute's hooks do not say for whom they are called, and not all callers can be served alike.
 """

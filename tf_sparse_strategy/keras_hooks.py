@@ -53,7 +53,7 @@ def install() -> None:
         try:
             installer()
         except (ImportError, AttributeError) as error:
-            if getattr(error, "name", None) in ("keras", "tf_keras"):
+            if getattr(error, "name", None) == "tf_keras":
                 continue  # not installed
             raise RuntimeError(
                 f"this Keras is not one tf_sparse_strategy knows: {error}. Install keras==3.15.* and "

@@ -22,7 +22,7 @@ import warnings
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import clipping, separable, slices
-from tf_sparse_strategy.gradients import of_present, values_of
+from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, while_set, wrap
 
 

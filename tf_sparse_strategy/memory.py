@@ -114,11 +114,11 @@ class Memory(tf.train.experimental.PythonState):
         latest = {id(p): p for p in (self._latest.get(tensor.key) for tensor in plan.tensors)}
         return any(other != plan for other in latest.values() if other is not None)
 
-    def _beside(self, plan: BucketPlan) -> list[tuple[BucketSpec, dict[str, tf.Variable]]]:
+    def _beside(self, plan: BucketPlan) -> list[tuple[BucketSpec, State]]:
         """The buckets of other lists that have some of the plan's variables."""
         keys = {tensor.key for tensor in plan.tensors}
         others = [other for other in self._lists if other != plan and _reduces_some(other, keys)]
-        return [pair for p in others for pair in zip(p.buckets, self._lists[p], strict=True)]
+        return self._buckets_of(others)
 
     def _counts_beside(self, plan: BucketPlan) -> list[tuple[str, int]]:
         held = [pair for _, state in self._beside(plan) for pair in state.items()]
@@ -129,7 +129,7 @@ class Memory(tf.train.experimental.PythonState):
         counts = self._counts_beside(plan)
         for record in self._unclaimed() if self._is_meant(plan) else ():
             # Of the same layers, where some have been frozen, or thawed, since.
-            if remembered.is_part(record["tensors"], self._description(plan)["tensors"]):
+            if remembered.is_part(record["tensors"], _tensors_of(plan)):
                 counts += remembered.counts_of(record, is_alike=record["scheme"] == repr(self._communication))
         remembered.count_on(counts, self._lists[plan])
         others = {
@@ -240,7 +240,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def _unclaimed(self) -> list[dict[str, Any]]:
         """What was restored for lists of gradients that this run has not reduced yet."""
-        claimed = [self._description(plan)["tensors"] for plan in self._lists if self._is_meant(plan)]
+        claimed = [_tensors_of(plan) for plan in self._lists if self._is_meant(plan)]
         left = []
         for record in self._restored:
             if record["tensors"] in claimed:
@@ -250,9 +250,8 @@ class Memory(tf.train.experimental.PythonState):
         return left
 
     def _description(self, plan: BucketPlan) -> dict[str, Any]:
-        tensors = plan.tensors
         return {
-            "tensors": [[list(tensor.shape), tensor.dtype] for tensor in tensors],
+            "tensors": _tensors_of(plan),
             "buckets": [list(bucket.positions) for bucket in plan.buckets],
             "places": [[s.holder, s.shard] for s in self._shares()],
             "nodes": list(self._collectives.topology.nodes),
@@ -325,9 +324,9 @@ class Memory(tf.train.experimental.PythonState):
 
     def _record_of(self, plan: BucketPlan) -> dict[str, Any] | None:
         """What was restored for the list, whether or not it has been taken up."""
-        own = self._description(plan)["tensors"]
+        own = _tensors_of(plan)
         lists = filter(self._is_meant, self._lists)
-        alike = [p for p in lists if self._description(p)["tensors"] == own]
+        alike = [p for p in lists if _tensors_of(p) == own]
         records = [r for r in self._restored if r["tensors"] == own]
         return dict(zip(alike, records, strict=False)).get(plan)
 
@@ -356,6 +355,11 @@ class Memory(tf.train.experimental.PythonState):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
                 self._restore(file.read(), for_variables=_keys(variables) or None)
+
+
+def _tensors_of(plan: BucketPlan) -> list:
+    """[shape, dtype] of each of the plan's gradients, by which a list is known again."""
+    return [[list(tensor.shape), tensor.dtype] for tensor in plan.tensors]
 
 
 def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:

@@ -18,6 +18,7 @@ from tf_sparse_strategy.communication import guarded, oktopk, switching
 from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
 from tf_sparse_strategy.communication.switching import own_name
+from tf_sparse_strategy.gradient_kinds import sum_of_squares
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 
@@ -170,8 +171,8 @@ class GradientProbe:
             found = [
                 tf.size(summed, tf.float64),
                 tf.math.count_nonzero(summed, dtype=tf.float64),
-                _squares(gradient),
-                tf.zeros([], tf.float64) if kept is None else _squares(kept),
+                sum_of_squares(gradient),
+                tf.zeros([], tf.float64) if kept is None else sum_of_squares(kept),
             ]
             found = tf.stack(found)
             # What is staged is kept only where the sum is finite, too.
@@ -183,10 +184,6 @@ class GradientProbe:
     def read(self) -> list[float]:
         """Sums so far: elements, applied ones, squares of gradients, squares of residuals."""
         return self._sums.numpy().tolist()
-
-
-def _squares(x) -> tf.Tensor:
-    return tf.cast(tf.reduce_sum(tf.square(tf.cast(x, tf.float32))), tf.float64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ LAYERS = (
         "tf_sparse_strategy.computing",
         "tf_sparse_strategy.cost_model",
         "tf_sparse_strategy.embedding",
+        "tf_sparse_strategy.gradient_kinds",
         "tf_sparse_strategy.gradients",
         "tf_sparse_strategy.hooking",
         "tf_sparse_strategy.input",

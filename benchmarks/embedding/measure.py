@@ -14,7 +14,7 @@ from benchmarks.embedding.row_partition import RowPartition
 from benchmarks.hand_in import hand_in
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.embedding import placement
-from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.gradient_kinds import coalesced
 
 RATE = 0.01
 PATIENCE = 15  # seconds, after which no further step of one way is begun

@@ -14,7 +14,7 @@ import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.embedding_models import OPTIMIZERS, experiment, one_table, start
 from tests.thorough import thorough_if
-from tf_sparse_strategy import gradients, legacy_keras
+from tf_sparse_strategy import gradient_kinds, legacy_keras
 from tf_sparse_strategy.embedding import slices
 
 OFTEN = ("sgd", "nesterov", "adam", "adamw", "lazy_adam_clipped", "row_adagrad")
@@ -181,7 +181,7 @@ def test_rows_and_gradients_of_any_shape(comm, topology, strategy, drawn):
         found = layer(tf.constant(ids[topology.rank], tf.int64))
         loss = tf.reduce_sum(found * factors[topology.rank])
     np.testing.assert_array_equal(found, table[ids[topology.rank]])
-    gradient = gradients.coalesced(tape.gradient(loss, variable.values[0]))
+    gradient = gradient_kinds.coalesced(tape.gradient(loss, variable.values[0]))
     assert len(set(gradient.indices.numpy())) == gradient.indices.shape[0]
     expected = np.zeros(shape)
     for i, factor in zip(ids, factors, strict=True):

@@ -16,7 +16,8 @@ from tf_sparse_strategy.communication import (
     ShardedTopK,
     TopKAllGather,
 )
-from tf_sparse_strategy.gradients import GradientReducer, coalesced
+from tf_sparse_strategy.gradient_kinds import coalesced
+from tf_sparse_strategy.gradients import GradientReducer
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
 DTYPES = ["float32", "float32", "float16", "float32", "float32"]

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradients import coalesced, of_present, values_of
+from tf_sparse_strategy.gradient_kinds import coalesced, of_present, sum_of_squares
 from tf_sparse_strategy.hooking import while_set
 
 _applying = threading.local()  # .clipped: whether what this thread applies is clipped already
@@ -69,13 +69,6 @@ def with_squares(
         return gradients if clips_rows else [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
     norms = _norms([g for g, h in zip(gradients, held, strict=True) if h is not None], table)
     return gradients, tf.add_n(squares + [tf.square(tf.cast(norm, tf.float64)) for norm in norms])
-
-
-def sum_of_squares(gradient: Any) -> tf.Tensor:
-    """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
-    x = values_of(gradient)
-    wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
-    return tf.cast(tf.reduce_sum(tf.square(wide)), tf.float64)
 
 
 def scaled(gradients: Sequence, factor: tf.Tensor) -> list:

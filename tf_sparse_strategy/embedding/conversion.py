@@ -10,7 +10,7 @@ from absl import logging
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable
-from tf_sparse_strategy.embedding.copying import copy_of, models_in, nodes_of
+from tf_sparse_strategy.embedding.copying import copy_of, layers_in, models_in, nodes_of
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
 from tf_sparse_strategy.embedding.optimizer_copies import optimizer_like
 from tf_sparse_strategy.hooking import extended_of
@@ -127,11 +127,10 @@ def _compile_like(copy, model):
 def _used_elsewhere(model) -> dict[int, str]:
     """Why the copy must have the very layer, by its id: what else reads it, or a weight, reads this one."""
     having: dict[int, dict] = {}  # layers of a model, by their ids, by the id of what is in them
-    for own in models_in(model):
-        for layer in own.layers:
-            if isinstance(layer, keras.layers.Layer) and not models_in(layer):
-                for part in (*layer._flatten_layers(), *layer.weights):
-                    having.setdefault(id(part), {})[id(layer)] = layer
+    for layer in layers_in(model):
+        if isinstance(layer, keras.layers.Layer) and not models_in(layer):
+            for part in (*layer._flatten_layers(), *layer.weights):
+                having.setdefault(id(part), {})[id(layer)] = layer
     found = {}
     for layers in having.values():
         if len(layers) > 1:

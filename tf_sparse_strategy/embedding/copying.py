@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
+
 
 def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda layer: None) -> Any:
     """A copy of a functional or sequential model of Keras 3, outside a strategy's scope with whole tables.
@@ -19,8 +21,6 @@ def copy_of(model: Any, weights: list, convert: Callable[[Any], Any] = lambda la
     Raises:
       ValueError: as `require_dense_inputs`.
     """
-    import keras
-
     copies, inputs = _Copies(convert), None
     if not isinstance(model, keras.Sequential):
         inputs = keras.tree.map_structure(_input_like, model.input)
@@ -48,11 +48,14 @@ def copy_of_tf_keras(model: Any, weights: list) -> Any:
 
 def models_in(model: Any) -> list:
     """`model` and the models within it; [] for what is no model of Keras 3."""
-    import keras
-
     if not isinstance(model, keras.Model):
         return []
     return [model, *(inner for layer in model.layers for inner in models_in(layer))]
+
+
+def layers_in(model: Any) -> list:
+    """The layers of a model, and of models within it; [] for what is no model of Keras 3."""
+    return [layer for own in models_in(model) for layer in own.layers]
 
 
 def graph_of(model: Any) -> Any:
@@ -83,8 +86,6 @@ def require_dense_inputs(model: Any) -> None:
 
     Those of a Sequential, and of a model within another, become dense in Keras's copies.
     """
-    import keras
-
     models = models_in(model)
     for own in models if isinstance(model, keras.Sequential) else models[1:]:
         inputs = getattr(own, "inputs", None) or ()  # not before it is built
@@ -97,8 +98,6 @@ def require_dense_inputs(model: Any) -> None:
 
 def _input_like(tensor):
     """Also sparse, ragged or optional as it is, of which Keras's copies know nothing."""
-    import keras
-
     config = tensor._keras_history.operation.get_config()
     names = ("batch_shape", "dtype", "sparse", "ragged", "name", "optional")
     return keras.Input(**{name: config[name] for name in names if name in config})
@@ -160,8 +159,6 @@ def _hand_over(layer, copy):
 
 def _by_configuration(layer):
     """But for a `Lambda`, from whose configuration Keras makes no function, or one without its globals."""
-    import keras
-
     if type(layer) is not keras.layers.Lambda:
         return type(layer).from_config(layer.get_config())
     same = {"output_shape": layer._output_shape, "mask": layer.mask, "arguments": layer.arguments}

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradients import is_coalesced, values_of
+from tf_sparse_strategy.gradient_kinds import is_coalesced, values_of
 
 
 def adam_rows(g, m, v, step, learning_rate, beta_1, beta_2, epsilon):

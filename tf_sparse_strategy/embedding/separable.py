@@ -29,11 +29,11 @@ def refused_optimizer(optimizer: Any) -> str | None:
     """
     if getattr(optimizer, "elementwise", False):
         return None
-    kind = next((c for c in type(optimizer).__mro__ if "update_step" in vars(c)), None)
+    kind = _updating_class(optimizer)
     if kind is None:
         return "it is one of tf_keras.optimizers.legacy, which may clip by the norm of what a worker has"
-    if kind.__name__ == "BaseOptimizer":
-        return None  # it wraps another, which is asked itself
+    if wraps_another(optimizer):
+        return None  # which is asked itself
     if kind.__module__.startswith(_KERASES) and kind.__name__ in _ELEMENTWISE:
         return None
     names = [c.__name__ for c in type(optimizer).__mro__]
@@ -41,6 +41,15 @@ def refused_optimizer(optimizer: Any) -> str | None:
         (_REASONS[name] for name in names if name in _REASONS),
         "it is not known to treat each element by itself (if it does, set elementwise = True on its class)",
     )
+
+
+def wraps_another(optimizer: Any) -> bool:
+    """Whether `optimizer` of Keras 3 leaves updates to one within it, which is built as well."""
+    return _updating_class(optimizer).__name__ == "BaseOptimizer"
+
+
+def _updating_class(optimizer):
+    return next((c for c in type(optimizer).__mro__ if "update_step" in vars(c)), None)
 
 
 def build_for_columns(original, optimizer, variables):

@@ -1,4 +1,4 @@
-"""The strategy's seam into TensorFlow: the only package that imports private TensorFlow API.
+"""The strategy's seam into TensorFlow: the only package that imports `tensorflow.python`.
 
 `StrategyExtended` is `MirroredExtended` with one device per process: variables are TensorFlow's own
 `MirroredVariable` and `SyncOnReadVariable` with one component each, so reading, saving, checkpoints
@@ -9,7 +9,7 @@ What arrives here, and where it goes:
 
 | caller                                      | arrives in                 | goes to            |
 |---------------------------------------------|----------------------------|--------------------|
-| Keras 3 optimizers (keras_hooks.py)         | reduce_gradients           | Communication      |
+| Keras 3 optimizers (keras_optimizers.py)    | reduce_gradients           | Communication      |
 | tf_keras optimizers: (gradient, variable)   | _batch_reduce_to           | Communication      |
 | SyncBatchNormalization, `ctx.all_reduce`    | _batch_reduce_to           | dense collectives  |
 | metrics, assignments, `strategy.reduce`     | _reduce_to                 | dense collectives  |

@@ -7,7 +7,7 @@ from tensorflow.python.ops import control_flow_util
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, is_per_replica, opened
-from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.gradient_kinds import coalesced
 
 ReduceOp = reduce_util.ReduceOp
 _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]

@@ -39,10 +39,13 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
         return {trackable.VARIABLE_VALUE_KEY: lambda name=self._common_name: _SaveableOfSum(self, name)}
 
     def _counted(self, value):
-        extended = self._distribute_strategy.extended
-        if distribute_lib.in_cross_replica_context() or extended.batch is None:
+        if distribute_lib.in_cross_replica_context():
             return value
-        return extended.masked(tf.cast(value, self.dtype))
+        counts = self._distribute_strategy.extended.batch_counts()
+        if counts is None:
+            return value
+        value = tf.cast(value, self.dtype)
+        return tf.where(counts, value, tf.zeros_like(value))
 
     def assign_add(self, value, *args, **kwargs):
         return super().assign_add(self._counted(value), *args, **kwargs)
@@ -55,8 +58,8 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
         if distribute_lib.in_cross_replica_context() or not distribute_lib.has_strategy():
             # E.g. an HDF5 dataset being loaded.
             value = self.divisible(tf.convert_to_tensor(value, self.dtype))
-        elif (batch := extended.batch) is not None:
-            value = tf.where(batch.rows > 0, tf.cast(value, self.dtype), self.values[0])
+        elif (counts := extended.batch_counts()) is not None:
+            value = tf.where(counts, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
 
     def _get_cross_replica(self):

@@ -5,7 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding.clipping import global_factor, scaled, sum_of_squares
+from tf_sparse_strategy.embedding.clipping import global_factor, scaled
+from tf_sparse_strategy.gradient_kinds import sum_of_squares
 
 
 def clip(

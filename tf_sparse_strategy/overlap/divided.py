@@ -4,6 +4,7 @@ import dataclasses
 import numbers
 import re
 
+from lars_pto.layerwise import checked
 from tf_sparse_strategy.communication import Communication, Dense, Torus2D
 from tf_sparse_strategy.overlap import search
 
@@ -30,9 +31,6 @@ class Divided:
             raise ValueError(f"tuning={self.tuning!r} must be a part of the training time, e.g. 0.01.")
         if self.is_tuned:
             search.require_library()
-        # Here: it brings Keras 3, which programs without a divided update may not need.
-        from lars_pto.layerwise import checked
-
         patterns = self.exclude if isinstance(self.exclude, str) else self.exclude or ()
         object.__setattr__(self, "exclude", checked("exclude", patterns))
 

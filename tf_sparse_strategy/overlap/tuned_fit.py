@@ -28,11 +28,12 @@ def end_training(callbacks):
 
 
 def _tuner(callbacks):
-    """(what tunes, the callbacks' model); (None, None) under other strategies and outside of `fit`."""
+    """(what tunes still, the callbacks' model); (None, None) under other strategies and outside of `fit`."""
     model = model_of(callbacks)
     extended = extended_of_model(model)
     divides = extended is not None and extended.chunked is not None
     tuner = extended.chunked.tuner_of(model) if divides else None
-    if tuner is None or not keras_callers.is_in_fit(model):  # what a loop of one's own calls is not known
+    # What a loop of one's own calls is not known.
+    if tuner is None or tuner.is_done or not keras_callers.is_in_fit(model):
         return None, None
     return tuner, model

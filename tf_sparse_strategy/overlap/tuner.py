@@ -64,8 +64,6 @@ class Tuner:
           model: of Keras 3.
           is_first: whether it is an epoch's first call, which gathers no weights and may wait for its data.
         """
-        if self.is_done:
-            return
         if self._functions.get(self._update.fusion) is not model.train_function:  # made anew by others
             self._functions = {self._update.fusion: model.train_function}
             self._drop_trial()
@@ -77,8 +75,6 @@ class Tuner:
 
     def end_call(self, model: Any) -> None:
         """After it. Collective at the end of a trial."""
-        if self.is_done:
-            return
         if self._wait > 0:
             self._wait -= 1
             self.trials.note_training(time.perf_counter() - self._began)
@@ -96,8 +92,6 @@ class Tuner:
 
     def end_training(self, model: Any) -> None:
         """When `fit` ends, maybe within a trial; what trains next begins with the best size so far."""
-        if self.is_done:
-            return
         self._drop_trial()
         if self.trials.seconds:
             self._decide()  # or calls too few for a trial would begin it again and again

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -141,7 +142,7 @@ class ChunkedUpdates:
         self._updates.append(update)
 
     def _concerns(self, optimizer):
-        return not getattr(self._local, "making", False) and _updates_itself(optimizer)
+        return not getattr(self._local, "making", False) and not separable.wraps_another(optimizer)
 
     def refuse_tf_keras(self) -> None:
         """Raises NotImplementedError."""
@@ -201,8 +202,6 @@ class ChunkedUpdates:
 
     def _make_inner(self, optimizer, variables, divided):
         """(an optimizer like this one on chunks of all variables, the chunks by variable)."""
-        import keras  # here: programs of tf_keras alone need not wait for it
-
         workers = self._collectives.topology.num_workers
         chosen = {key(v) for v in divided}
         strategy = optimizer._distribution_strategy
@@ -301,9 +300,3 @@ def _config(optimizer):
     """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
     config = configuration(optimizer) | {"learning_rate": 0.0}
     return config | ({"use_ema": False} if "use_ema" in config else {})
-
-
-def _updates_itself(optimizer):
-    """False for an optimizer that wraps others, which are built as well."""
-    kind = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
-    return kind.__name__ != "BaseOptimizer"

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.embedding.copying import graph_of, nodes_of
+from tf_sparse_strategy.embedding import lazy, slices
+from tf_sparse_strategy.embedding.copying import graph_of, layers_in, nodes_of
 
 _OPTIONS = (
     "momentum", "weight_decay", "use_ema", "clipnorm", "global_clipnorm", "clipvalue",
@@ -16,10 +17,6 @@ _OPTIONS = (
 
 def updates_rows(optimizer: Any) -> bool:
     """Whether `optimizer` is of a kind that, without options, updates a row from its gradient alone."""
-    import keras  # here: programs of tf_keras alone need not wait for it
-
-    from tf_sparse_strategy.embedding import lazy
-
     return type(optimizer) in (keras.optimizers.SGD, lazy.LazyAdam, lazy.Adagrad)
 
 
@@ -50,10 +47,8 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
     Returns:
       (tables, the function from a batch's inputs to their ids, why other tables are left out by name).
     """
-    import keras
-
     of_optimizer = optimizer_reason(model.optimizer)
-    layers = {id(layer._embeddings): layer for layer in _layers(model) if hasattr(layer, "_embeddings")}
+    layers = {id(layer._embeddings): layer for layer in layers_in(model) if hasattr(layer, "_embeddings")}
     tables, inputs, left_out = [], [], {}
     for variable in model.trainable_variables:
         if slices.divided(variable) is None:
@@ -70,9 +65,7 @@ def tables_of(model: Any) -> tuple[list, Callable | None, dict[str, str]]:
 
 def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
     """(what `layer` is called with, symbolically; why the next ids cannot be told, None if they can)."""
-    import keras
-
-    calls = [node for node in nodes_of(model) if node.operation is layer or layer in _layers(node.operation)]
+    calls = [n for n in nodes_of(model) if n.operation is layer or layer in layers_in(n.operation)]
     if not calls:
         return None, "its ids are not computed from the inputs of a functional model"
     if len(calls) > 1:
@@ -92,15 +85,6 @@ def ids_of(model: Any, layer: Any) -> tuple[Any, str | None]:
     if before.variables:  # statistics, seeds: running on a batch more may change them
         return None, "the layers that compute its ids have variables"
     return ids, None
-
-
-def _layers(model: Any) -> list:
-    """The layers of a model, and of models within it; none of what is no model."""
-    import keras
-
-    if not isinstance(model, keras.Model):
-        return []
-    return [layer for own in model.layers for layer in (own, *_layers(own))]
 
 
 def flat(ids: Any) -> tf.Tensor:

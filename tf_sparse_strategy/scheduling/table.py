@@ -10,7 +10,7 @@ from absl import logging
 
 from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.call_site import plain_variable_class
-from tf_sparse_strategy.gradients import coalesced
+from tf_sparse_strategy.gradient_kinds import coalesced
 from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.scheduling import eligible
 from tf_sparse_strategy.scheduling.early import EarlyRows

@@ -20,7 +20,7 @@ class Waits:
         self._failed: dict[str, int] = {}  # calls of each place that will never end
 
     def now(self) -> frozenset[tuple[str, int]]:
-        """(operation, number of its call) of each wait. For one thread, a few times a minute."""
+        """(operation, number of its call) of each wait. For one thread, a few times per limit."""
         calls = self._sites.in_flight()
         in_graphs = {name: call for name, call in calls.items() if not name.endswith(".eager")}
         if source_line.runs_graph_function():

@@ -1,0 +1,50 @@
+"""What a gradient may be: a tensor, `tf.IndexedSlices` of a table's rows, or None."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def of_present(function: Callable[[list], Sequence], pairs: Iterable[tuple]) -> list[tuple]:
+    """The (gradient, variable) `pairs`, with what `function` makes of those that have a gradient.
+
+    Args:
+      function: from pairs whose gradients are not None to as many gradients.
+      pairs: None where a variable has no gradient, and in the result.
+    """
+    pairs = list(pairs)
+    made = iter(function([pair for pair in pairs if pair[0] is not None]))
+    return [(None if gradient is None else next(made), variable) for gradient, variable in pairs]
+
+
+def values_of(gradient: Any) -> tf.Tensor:
+    """The elements of a tensor or `tf.IndexedSlices`."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def coalesced(gradient):
+    """`tf.IndexedSlices` with the rows of one index added up, fewer bytes to send; else `gradient`.
+
+    Not for a variable that all workers hold, under an optimizer that does not do so itself: those of Keras 3
+    do not, and Adam, whose update is not linear, then differs from what one process computes from the same
+    rows.
+    """
+    if not isinstance(gradient, tf.IndexedSlices) or is_coalesced(gradient):
+        return gradient
+    indices, place = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def is_coalesced(gradient: tf.IndexedSlices) -> bool:
+    """Whether no index is repeated, as far as a function's graph tells: `tf.unique` made them."""
+    indices = gradient.indices
+    return tf.is_symbolic_tensor(indices) and indices.op.type == "Unique" and indices.value_index == 0
+
+
+def sum_of_squares(gradient: Any) -> tf.Tensor:
+    """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
+    x = values_of(gradient)
+    wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+    return tf.cast(tf.reduce_sum(tf.square(wide)), tf.float64)
