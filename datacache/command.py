@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=_COMMANDS, metavar="COMMAND", help="one of the above")
-    parser.add_argument("names", nargs="*", help="stores, as `ls` shows them; none: all")
+    parser.add_argument("names", nargs="*", default=[], help="stores, as `ls` shows them; none: all")
     parser.add_argument("--memory-dir", default="/dev/shm", help="default: %(default)s")
     parser.add_argument("--local-dir", help="local copies too; not for doctor")
     args = parser.parse_args(arguments)

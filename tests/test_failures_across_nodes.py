@@ -7,8 +7,9 @@ import time
 import pytest
 
 from tests import failing_job
+from tests.lab_help import require_namespaces
 from tests.thorough import thorough
-from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine
+from tf_sparse_strategy.cluster import Netlab
 from tf_sparse_strategy.watchdog import EXIT_CODE
 
 PYTHON_ERROR, KILLED = 1, 137
@@ -16,10 +17,7 @@ PYTHON_ERROR, KILLED = 1, 137
 
 @pytest.fixture
 def lab():
-    try:
-        check_machine()
-    except NetlabError as error:
-        pytest.skip(str(error))
+    require_namespaces()
     with Netlab(nodes=2, local=1, rate="1gbit") as lab:
         yield lab
 

@@ -1,14 +1,14 @@
 """`tss doctor --measure`: the model of an emulated cluster is that of its links."""
 
-import json
 import os
 import pathlib
 import sys
 
 import pytest
 
+from tests.lab_help import require_namespaces
 from tests.thorough import thorough
-from tf_sparse_strategy.cluster import Netlab, NetlabError, check_machine, doctor, links
+from tf_sparse_strategy.cluster import Netlab, doctor, links
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.topology import Topology
 
@@ -25,10 +25,7 @@ ENVIRONMENT = {
 @pytest.mark.parametrize("rate", [40e6, pytest.param(160e6, marks=thorough)])
 def test_the_rate_of_the_links_is_found(tmp_path, rate):
     """Within generous bounds, for a busy machine; half or twice the rate would be out of them."""
-    try:
-        check_machine()
-    except NetlabError as error:
-        pytest.skip(str(error))
+    require_namespaces()
     file = tmp_path / "links.json"
     with Netlab(nodes=2, local=1, rate=int(rate)) as lab:
         result = lab.run([*DOCTOR, str(file)], env=ENVIRONMENT, timeout=180)
@@ -49,10 +46,8 @@ def test_description_by_hand():
     assert "100 MB of gradients by dense: 12.003 s predicted" in said  # 150 MB at 80 ns, 6 hops, a phase
 
 
-def test_one_worker_and_uneven_nodes_have_no_prediction():
-    nothing = LinkModel(0.0, 0.0, 0.0, 0.0)
-    assert "none" in links.describe(nothing, Topology((0,), 0))
-    assert "predicted" not in links.describe(nothing, Topology((0, 0, 1), 0))
+def test_uneven_nodes_have_no_prediction():
+    assert "predicted" not in links.describe(LinkModel(0.0, 0.0, 0.0, 0.0), Topology((0, 0, 1), 0))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +63,10 @@ def test_arguments_that_do_not_fit(arguments, text, capsys):
     assert text in capsys.readouterr().err
 
 
-def test_one_worker_alone_measures_nothing(tmp_path, monkeypatch):
+def test_one_worker_alone_has_no_links(tmp_path, monkeypatch):
+    """A model of free links would have `Auto` take the dense sum for everything."""
     monkeypatch.delenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", raising=False)
     file = tmp_path / "links.json"
-    links.measure(file)
-    assert set(json.loads(file.read_text()).values()) == {0.0}
+    with pytest.raises(ValueError, match="at least two workers"):
+        links.measure(file)
+    assert not file.exists()

@@ -122,10 +122,11 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     if extended is None:
         return
     # A backup would restore nothing into it. (Beside others it may be Keras's default, which nobody uses.)
-    is_only = [model.optimizer] == optimizers_of(model)
-    if is_only and not model.optimizer.built and _is_built(model) and model.trainable_variables:
+    variables, divided = model.trainable_variables, extended.chunked
+    is_used = [model.optimizer] == optimizers_of(model) and not (divided and divided.owners(variables))
+    if is_used and not model.optimizer.built and _is_built(model) and variables:
         with model.distribute_strategy.scope():
-            model.optimizer.build(model.trainable_variables)
+            model.optimizer.build(variables)
     if extended.collectives.topology.num_workers > 1:
         _require_metrics_of_all(model)
 

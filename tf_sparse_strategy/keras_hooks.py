@@ -19,7 +19,6 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
-import itertools
 import sys
 import warnings
 
@@ -38,7 +37,6 @@ from tf_sparse_strategy.keras_callers import is_in_fit
 from tf_sparse_strategy.overlap import tuned_fit
 
 _SCATTER = 0x9E3779B1  # odd; times a rank, so that workers' seeds are not the next ones of others' generators
-_seeds = itertools.count()  # of operations to which tf_keras gives none
 
 
 def install() -> None:
@@ -137,7 +135,9 @@ def _draw_apart_in_tf_keras(original, generator):
     seed, rank = original(generator), _rank_in_step()
     if rank == 0:
         return seed
-    return ((next(_seeds) if seed is None else seed) + rank * _SCATTER) % 2**31
+    if seed is None:
+        _, seed = tf.compat.v1.get_seed(None)  # moves on what the first worker's operation moves on
+    return (seed + rank * _SCATTER) % 2**31
 
 
 def _end_training(original, callbacks, *args, **kwargs):

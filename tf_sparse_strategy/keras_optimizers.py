@@ -19,8 +19,6 @@ import functools
 import threading
 import warnings
 
-import tensorflow as tf
-
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, while_set, wrap
@@ -84,16 +82,11 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])
 
 
-def _require_replica(optimizer):
+def _warn_without_replica(optimizer):
     """Where no replica function runs: tells of what would be each worker's own training."""
     owner = extended_of(getattr(optimizer, "_distribution_strategy", None))
     if owner is None or owner.collectives.topology.num_workers == 1:
         return
-    if tf.distribute.has_strategy():
-        raise RuntimeError(
-            f"{type(optimizer).__name__} is applied inside strategy.scope(), but not in a step of the "
-            "workers: put the step into a function and call strategy.run(function, args=...)."
-        )
     warnings.warn(
         f"{type(optimizer).__name__} is applied outside strategy.run, to gradients as they are: if they are "
         "not the workers' sum already, each trains a copy of its own. Call strategy.run(step, args=...) "
@@ -110,7 +103,7 @@ def _count_each_batch(original, optimizer, grads, trainable_variables):
     """Before gradients are added to those of other batches, of which rows may count."""
     extended = in_replica_of_ours()
     if extended is None:
-        _require_replica(optimizer)
+        _warn_without_replica(optimizer)
     elif _accumulates(optimizer):
         grads = _counted(extended, grads, trainable_variables)
     return original(optimizer, grads, trainable_variables)
@@ -121,7 +114,7 @@ def _overwrite_alike(original, optimizer, grads, variables):
     extended = in_replica_of_ours()
     if extended is not None:
         grads = [
-            extended.collectives.all_reduce(g, op="max", purpose="overwritten")
+            extended.collectives.all_reduce(extended.masked(g), op="max", purpose="overwritten")
             if g is not None and optimizer._overwrite_variable_with_gradient(v) else g
             for g, v in zip(grads, variables, strict=True)
         ]  # fmt: skip

@@ -12,9 +12,9 @@ What a user may rely on, with more than one worker, for what was made under `str
   directory that is deleted at once;
   they return the chief's path and keep `checkpoints`, `latest_checkpoint` and `save_counter` as the
   chief does. Write callbacks of `tf.train.CheckpointOptions` run on the chief.
-* Loading (`load_weights`, `load_model` under the scope, `Checkpoint.restore` and `read`,
-  `CheckpointManager.restore_or_initialize`, the start of `BackupAndRestore`) is for all workers
-  together. It waits until all have come, so what was saved before is there; loads what rank 0
+* Loading (`load_weights`; `load_model` and `tf.saved_model.load` under the scope; `Checkpoint.restore`
+  and `read`, `CheckpointManager.restore_or_initialize`, the start of `BackupAndRestore`) is for all
+  workers together. It waits until all have come, so what was saved before is there; loads what rank 0
   names; and raises on all workers when it fails on one, above all when a disk is not shared and
   the file is missing, or another one, on some machine.
 * A file of one piece (.keras, .h5) appears whole or not at all.
@@ -256,4 +256,5 @@ def _load_model(original, export_dir, *args, **kwargs):
     extended = ours(tf.distribute.get_strategy())
     if extended is None or extended.is_alone:
         return original(export_dir, *args, **kwargs)
-    return load_together(extended, export_dir, lambda path: original(path, *args, **kwargs))
+    with tf.init_scope():  # as TensorFlow's own, also where a function is being traced
+        return load_together(extended, export_dir, lambda path: original(path, *args, **kwargs))

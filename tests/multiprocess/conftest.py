@@ -86,6 +86,14 @@ def tolerance(comm):
 
 
 @pytest.fixture
+def here(topology):
+    """Collectives of workers that pose as standing on two nodes: `sparse_runs.paired`."""
+    from tests.multiprocess import sparse_runs
+
+    return sparse_runs.paired(topology)
+
+
+@pytest.fixture
 def strategy(comm):
     """A new dense SparseStrategy."""
     import tf_sparse_strategy as tss

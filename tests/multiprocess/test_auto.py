@@ -19,11 +19,6 @@ SLOW = LinkModel(0.0, 0.0, 0.0, 1e-3)
 LATE = LinkModel(0.0, 0.0, 0.0, 1e-3, phase=2.0)  # collectives start late, too
 
 
-@pytest.fixture
-def here(topology):
-    return sparse_runs.paired(topology)
-
-
 def names(scheme, topology):
     return [type(s).__name__ for s in scheme.schemes(topology)]
 

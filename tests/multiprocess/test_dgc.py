@@ -13,11 +13,6 @@ from tf_sparse_strategy.topology import Topology
 N, DENSITY = 203, 0.05
 
 
-@pytest.fixture
-def here(topology):
-    return sparse_runs.paired(topology)
-
-
 @pytest.mark.usefixtures("partners")
 @pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"momentum": 0.5, "clip_norm": 5.0}], ids=str)
 def test_same_steps_as_the_numpy_model(here, options):

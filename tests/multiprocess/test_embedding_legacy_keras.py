@@ -9,8 +9,16 @@ import tf_keras
 
 from lars_pto.legacy_keras import LAMB
 from tests.multiprocess import oracle
-from tests.multiprocess.embedding_models import VOCABULARY, dataset, start, tables_of, tokens
-from tf_sparse_strategy.embedding import clipping, slices
+from tests.multiprocess.embedding_models import (
+    VOCABULARY,
+    dataset,
+    start,
+    tables_of,
+    tokens,
+    whole_state,
+)
+from tests.multiprocess.saving_models import assert_same_state
+from tf_sparse_strategy.embedding import clipping
 from tf_sparse_strategy.legacy_keras import LazyAdam, ShardedEmbedding, lookup_together
 
 OPTIMIZERS = {
@@ -134,16 +142,6 @@ def build(table, seed, strategy=None):
 def wide_of(model):
     """The sharded layer of five columns."""
     return next(layer for layer in model.layers if getattr(layer, "output_dim", None) == 5)
-
-
-def whole_state(model):
-    variables = (*model.weights, *model.optimizer.variables)
-    return [v.numpy() if slices.of(v) is None else slices.of(v).slices.whole(v) for v in variables]
-
-
-def assert_same_state(one, other):
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def checkpoint(model):

@@ -9,6 +9,7 @@ from keras.src.saving import saving_lib
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.embedding_models import compiled, dataset, tokens, whole_state
+from tests.multiprocess.saving_models import assert_same_state
 from tf_sparse_strategy.embedding import slices
 
 
@@ -23,11 +24,6 @@ def trained(strategy, **kwargs):
     model = sharded(strategy, **kwargs)
     model.fit(dataset(16), epochs=1, verbose=0)
     return model
-
-
-def assert_same_state(one, other):
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def alone_state(model):

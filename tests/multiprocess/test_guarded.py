@@ -13,11 +13,6 @@ from tf_sparse_strategy.communication.guarded import BEYOND, EPS, LEVEL
 N, DENSITY = 203, 0.05
 
 
-@pytest.fixture
-def here(topology):
-    return sparse_runs.paired(topology)
-
-
 def top(x):
     result = np.zeros_like(x)
     chosen = top_k(x, sparse_reference.count(DENSITY, len(x)))

@@ -22,11 +22,6 @@ from tf_sparse_strategy.topology import Topology
 N = 101
 
 
-@pytest.fixture
-def here(topology):
-    return sparse_runs.paired(topology)
-
-
 def run_of(phases, here, **options):
     return sparse_runs.Run(Piecewise(phases, unit="step", **options), here, N)
 

@@ -9,6 +9,7 @@ import lars_pto
 import tf_sparse_strategy as tss
 from tests import lars_layers
 from tests.multiprocess import oracle
+from tests.multiprocess.embedding_models import whole, whole_state
 from tests.thorough import thorough, thorough_if
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.overlap import chunks
@@ -41,13 +42,8 @@ def network():
     return oracle.start(keras.Model(inputs, keras.layers.Dense(1, name="head")(hidden)))
 
 
-def whole(variable):
-    held = slices.of(variable)
-    return variable.numpy() if held is None else held.slices.whole(held)
-
-
 def state(model):
-    return [np.array(whole(v)) for v in (*model.weights, *model.optimizer.variables)]
+    return [np.array(v) for v in whole_state(model)]
 
 
 def built(strategy, optimizer, seed=5, **compile_args):
@@ -63,7 +59,7 @@ def trained(strategy, optimizer, epochs=2, callbacks=(), **compile_args):
     history = model.fit(
         dataset(), validation_data=dataset(1), epochs=epochs, verbose=0, callbacks=list(callbacks)
     )
-    slots = {f"slot {i}": whole(v) for i, v in enumerate(model.optimizer.variables)}
+    slots = {f"slot {i}": v for i, v in enumerate(whole(model.optimizer.variables))}
     return oracle.outcome(model, history, **slots), model
 
 
@@ -313,4 +309,4 @@ def test_files_of_a_model_that_holds_optimizers_further_down(comm, strategies, s
     other.load_weights(path)
     if where == "a model within":  # lists and dicts are saved, too, but by Keras's own rules
         for one, two in zip(adam.variables, restored.variables, strict=True):
-            np.testing.assert_array_equal(whole(one), whole(two))
+            np.testing.assert_array_equal(*whole([one, two]))

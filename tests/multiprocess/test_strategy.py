@@ -3,7 +3,6 @@
 import copy
 import warnings
 
-import keras as keras3
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -198,30 +197,6 @@ def test_merge_call(strategy, topology, in_function):
 
     result = call(in_function, lambda x: strategy.run(replica, args=(x,)), tf.ones([2]))
     np.testing.assert_array_equal(result, [2.0 * topology.num_workers] * 2)
-
-
-def test_all_gather_leaves_out_rows_of_no_account(strategy, topology):
-    """Of a last batch of fewer rows than workers."""
-
-    class Contrastive(keras3.Model):
-        def call(self, x):
-            return x
-
-        def train_step(self, data):
-            all_gather = tf.distribute.get_replica_context().all_gather
-            others, parts = all_gather(data[0], axis=0), all_gather(tf.ones([1]), axis=0)
-            return {"rows": tf.shape(others)[0], "sum": tf.reduce_sum(others), "parts": tf.size(parts)}
-
-    with strategy.scope():
-        model = Contrastive()
-        model.compile()
-    x = np.arange(topology.num_workers + 1, dtype="float32")[:, np.newaxis]
-    seen = []
-    note = keras3.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(dict(logs)))
-    model.fit(x, x, batch_size=topology.num_workers, shuffle=False, verbose=0, callbacks=[note])
-    assert [int(logs["rows"]) for logs in seen] == [topology.num_workers, 1]
-    assert float(seen[-1]["sum"]) == topology.num_workers
-    assert {int(logs["parts"]) for logs in seen} == {topology.num_workers}  # of no batch
 
 
 def test_values_and_input_context(strategy, topology):

@@ -36,11 +36,6 @@ MIXED = [
 STEPS = 10
 
 
-@pytest.fixture
-def here(topology):
-    return sparse_runs.paired(topology)
-
-
 def run_through(run, data, step=None):
     """Whether anything is kept, by step; in each, what was sent and what is kept are everything."""
     n, rank = data.shape[-1], run.collectives.topology.rank

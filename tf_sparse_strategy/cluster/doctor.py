@@ -33,7 +33,7 @@ examples:
   tss doctor -H vm1:4,vm2:4                       these machines, over ssh as horovodrun does
   horovodrun -np 2 -H vm1:1,vm2:1 tss doctor      as a job, under any launcher that uses Gloo
   horovodrun -np 8 -H vm1:4,vm2:4 tss doctor --measure --model links.json
-  sudo tss netlab --nodes 2 --local 1 -- tss doctor
+  sudo -E $(command -v tss) netlab --nodes 2 --local 1 -- $(command -v tss) doctor
 
 The exit code is 1 when a job would fail, 0 otherwise; warnings do not count."""
 
@@ -86,17 +86,17 @@ def main(argv: list[str]) -> int:
         if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
             exchange = ThroughRendezvous(os.environ)
         code = examine_together(exchange)
+        if args.measure and code == 0:
+            # Imported only here: examining needs neither TensorFlow nor a Horovod that loads.
+            from tf_sparse_strategy.cluster import links
+
+            links.measure(args.model)
+        return code
     except ExchangeError as error:
         print(f"tss doctor: {error}", file=sys.stderr)
         return 1
     except ValueError as error:
         parser.error(str(error))
-    if args.measure and code == 0:
-        # Imported only here: examining needs neither TensorFlow nor a Horovod that loads.
-        from tf_sparse_strategy.cluster import links
-
-        links.measure(args.model)
-    return code
 
 
 def examine_self(exchange: Exchange) -> list[checks.Report | None]:

@@ -13,9 +13,18 @@ GRADIENT = 25_000_000  # elements, 100 MB: about ResNet-50
 
 
 def measure(file: pathlib.Path | None) -> None:
-    """Measures as all workers of a job; the first one prints the model, and keeps it in `file`."""
+    """Measures as all workers of a job; the first one prints the model, and keeps it in `file`.
+
+    Raises:
+      ValueError: there is no job, and so no link.
+    """
     collectives.start()
     topology = collectives.find_topology()
+    if topology.num_workers == 1:
+        raise ValueError(
+            "--measure needs a job of at least two workers: run it under the launcher, e.g. "
+            "`horovodrun --gloo -np 8 -H vm1:4,vm2:4 tss doctor --measure`."
+        )
     model = link_measurement.measure(collectives.Collectives(topology))
     if topology.rank == 0:
         print(describe(model, topology), flush=True)
@@ -40,7 +49,7 @@ def describe(model: LinkModel, topology: Topology) -> str:
         )
         lines.append(f"  {where}: {speed}")
     for scheme in (Dense(), Torus2D()):
-        if topology.num_workers > 1 and topology.is_uniform:
+        if topology.is_uniform:
             seconds = scheme.cost(GRADIENT, topology, model).seconds
             name = type(scheme).__name__.lower()
             lines.append(

@@ -67,7 +67,10 @@ def check_machine() -> None:
     if sys.platform != "linux":
         raise NetlabError("netlab needs Linux's network namespaces: run it in a Linux machine.")
     if os.geteuid() != 0:
-        raise NetlabError("netlab needs root to make network namespaces: run it with sudo.")
+        raise NetlabError(
+            "netlab needs root to make network namespaces: run it as `sudo -E $(command -v tss) netlab ...`, "
+            "and name the program behind -- by its path, e.g. $(command -v python)."
+        )
     trial = [_tool("tc"), "qdisc", "add", "dev", "lo", "root", *shaper(10**6, DEFAULT_BUFFER).split()]
     probe = subprocess.run(
         [_tool("unshare"), *_NODE_FLAGS, *trial], capture_output=True, text=True, check=False

@@ -1,6 +1,6 @@
 """netlab: a cluster on one machine, whose links have the speed of a cloud's Ethernet.
 
-    sudo tss netlab --nodes 4 --local 2 --rate 200mbit -- python train.py
+    tss netlab --nodes 4 --local 2 --rate 200mbit -- python train.py
 
 Loopback stands for what joins the accelerators of a node, a shaped link for what joins nodes: 200
 Mbit/s has about the ratio to loopback that 25 Gbit Ethernet has to NVLink. Latency is that of the

@@ -23,7 +23,9 @@ set TF_NUM_INTRAOP_THREADS=1 when there are more workers than cores."""
 
 _EPILOG = """\
 examples:
-  tss netlab -- python train.py
+  sudo -E $(command -v tss) netlab -- $(command -v python) train.py      sudo has another PATH
+
+as root:
   tss netlab --nodes 2 --local 1 --rate 1gbit -- python train.py
   tss netlab --nodes 2 --local 1 --kill 1@20 -- python train.py      what if a worker dies?
 
@@ -35,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nodes", type=int, default=4, metavar="M", help="number of nodes (default 4)")
     add("--local", type=int, default=2, metavar="G", help="workers per node (default 2)")
-    add("--rate", default="200mbit", help="of each link and direction (default 200mbit)")
+    add("--rate", default="200mbit", help="of each link, with kbit, mbit or gbit (default 200mbit)")
     add(
         "--buffer",
         type=float,

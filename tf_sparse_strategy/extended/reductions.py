@@ -69,7 +69,7 @@ class Reductions:
         return summed / self._size if reduce_op == ReduceOp.MEAN else summed
 
     def _reduce_to(self, reduce_op, value, destinations, options):
-        weight = self.loss_weight() if getattr(destinations, "_weighs_rows", False) else None
+        weight = self.loss_weight() if reduce_op == ReduceOp.MEAN else None
 
         def reduce(x):
             if distribute_utils.is_mirrored(x):
@@ -82,14 +82,14 @@ class Reductions:
             is_metrics = isinstance(x, values.SyncOnReadVariable)  # of rows that count, whatever these are
             x = x.values[0] if is_metrics else component(x)
             x = _number_as_tensor(x, destinations)
-            if weight is not None:
+            if is_metrics or isinstance(x, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
+                return self._all_reduce(reduce_op, x)
+            x = tf.convert_to_tensor(x)
+            if weight is not None and x.dtype.is_floating:
                 self._refuse_xla()
-                x = tf.convert_to_tensor(x)
                 weighted = self.masked(x * tf.cast(weight, x.dtype))
                 return self.collectives.all_reduce(weighted, purpose="statistics")
-            if reduce_op == ReduceOp.SUM and not isinstance(x, tf.IndexedSlices) and not is_metrics:
-                x = self.masked(x)
-            return self._all_reduce(reduce_op, x)
+            return self._all_reduce(reduce_op, self.masked(x) if reduce_op == ReduceOp.SUM else x)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
 
@@ -130,12 +130,12 @@ class Reductions:
 
         def reduce(x):
             x = tf.convert_to_tensor(component(x))
-            summed = self.collectives.all_reduce(tf.reduce_sum(x, axis=axis))
+            summed = self.collectives.all_reduce(self.masked(tf.reduce_sum(x, axis=axis)))
             if reduce_op == ReduceOp.SUM:
                 return summed
             from_start = tf.math.floormod(axis, tf.rank(x))  # tf.gather knows no negative axes
             sizes = tf.gather(tf.shape(x, tf.int64), from_start)
-            count = self.collectives.all_reduce(tf.reduce_prod(sizes))
+            count = self.collectives.all_reduce(self.masked(tf.reduce_prod(sizes)))
             return summed / tf.cast(count, summed.dtype)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)

@@ -59,7 +59,10 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
             # E.g. an HDF5 dataset being loaded.
             value = self.divisible(tf.convert_to_tensor(value, self.dtype))
         elif (counts := extended.batch_counts()) is not None:
-            value = tf.where(counts, tf.cast(value, self.dtype), self.values[0])
+            value = tf.cast(value, self.dtype)
+            known = tf.get_static_value(value)
+            if known is None or known.any():  # else it begins anew, for all rows
+                value = tf.where(counts, value, self.values[0])
         return super().assign(value, *args, **kwargs)
 
     def _get_cross_replica(self):
@@ -131,8 +134,7 @@ class Variables:
     def _create_variable(self, next_creator, **kwargs):
         # There is one device; but a slot beside a slice of a table is a slice as well.
         partition = self.slices.partition_beside(kwargs.pop("colocate_with", None))
-        statistic = partition is None and keras_callers.is_layer_statistic(kwargs)
-        if statistic:
+        if partition is None and keras_callers.is_layer_statistic(kwargs):
             kwargs["synchronization"] = tf.VariableSynchronization.ON_WRITE
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
 
@@ -151,7 +153,6 @@ class Variables:
         )
         if not self.is_alone:  # read in agreement.py: names, shapes and dtypes may be those of others
             self._made = variable._number = self._made + 1
-        variable._weighs_rows = statistic  # read in _reduce_to
         variable._counts_steps = keras_callers.is_step_counter(kwargs)  # read in _broadcast_to
         if partition is not None:
             self.slices.add(variable, partition)

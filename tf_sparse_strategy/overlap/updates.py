@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -90,19 +90,19 @@ class ChunkedUpdates:
         if self._kind.leaves_behind:
             for variable in divided:
                 self._check_variable(variable)
-        for update in self._owners(divided):
+        for update in self.owners(divided):
             update.check_write(divided[0].name)
 
     def refuse_others(self, optimizer: Any, variables: list) -> None:
         """Raises ValueError where an optimizer is to update what is divided for another one."""
-        for update in self._owners(variables):
+        for update in self.owners(variables):
             raise ValueError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} is applied to variables on which "
                 f"another optimizer, {type(update.optimizer).__name__}, was built later. Use one "
                 "optimizer for each variable, or leave out overlap."
             )
 
-    def _owners(self, variables):
+    def owners(self, variables: Iterable) -> list[ChunkedUpdate]:
         """The updates that divide some of the variables."""
         owners = {getattr(slices.tensorflows(v), "owner", None) for v in variables}
         return [update for update in self._updates if update in owners]
@@ -196,7 +196,7 @@ class ChunkedUpdates:
 
     def _take_over(self, variables):
         """From an optimizer that was built on the same variables before."""
-        for update in self._owners(variables):
+        for update in self.owners(variables):
             update.close()
             self._updates.remove(update)
 

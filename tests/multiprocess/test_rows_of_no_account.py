@@ -1,0 +1,98 @@
+"""Steps of a last batch of one row, in which the other workers work on a row that counts for nothing."""
+
+import keras as keras3
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+def last_logs(strategy, keras, of_batch, eagerly=False):
+    """What `of_batch(model, replica context, rows)` returns in the second of two steps.
+
+    The first is of P rows, 1 to P; the row of the second is P + 1.
+    """
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def build(self, shape):
+            self.mean = self.add_weight(
+                name="mean",
+                shape=(),
+                initializer="zeros",
+                trainable=False,
+                aggregation="mean" if keras is keras3 else tf.VariableAggregation.MEAN,
+            )
+            self.built = True
+
+        def call(self, x):
+            return x
+
+        def train_step(self, data):
+            return of_batch(self, tf.distribute.get_replica_context(), data[0])
+
+    with strategy.scope():
+        model = Own()
+        model.build([None, 1])
+        model.compile(run_eagerly=eagerly)
+    workers = strategy.num_replicas_in_sync
+    x = np.arange(1.0, workers + 2, dtype="float32")[:, np.newaxis]
+    seen = []
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(dict(logs)))
+    model.fit(x, x, batch_size=workers, shuffle=False, verbose=0, callbacks=[note])
+    assert len(seen) == 2
+    return {name: float(value) for name, value in seen[-1].items()}, workers + 1.0
+
+
+def test_all_gather_leaves_them_out(strategy, topology):
+    """But not what is of no batch, as shares of an optimizer's norms."""
+
+    def of_batch(model, replica, rows):
+        parts = replica.all_gather(tf.ones([1]), axis=0)
+        others = replica.all_gather(rows, axis=0)
+        return {"rows": tf.shape(others)[0], "sum": tf.reduce_sum(others), "parts": tf.size(parts)}
+
+    logs, last = last_logs(strategy, keras3, of_batch)
+    assert logs == {"rows": 1.0, "sum": last, "parts": topology.num_workers}
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_all_reduce_of_rows_of_a_table(strategy, keras, op):
+    def of_batch(model, replica, rows):
+        gradient = tf.IndexedSlices(rows, tf.zeros([tf.shape(rows)[0]], tf.int32), tf.constant([2, 1]))
+        dense = tf.convert_to_tensor(gradient)
+        sums = [tf.convert_to_tensor(x)[0, 0] for x in replica.all_reduce(op, [gradient, dense])]
+        return {"slices": sums[0], "dense": sums[1]}
+
+    logs, last = last_logs(strategy, keras, of_batch)
+    assert logs == {"slices": last, "dense": last}
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_variables_with_an_aggregation(strategy, keras, eagerly):
+    """The mean is that of rows; a metric that begins anew in the step does so on all workers."""
+
+    def of_batch(model, replica, rows):
+        model.mean.assign(tf.reduce_mean(rows))
+        model.seen.reset_state()
+        model.seen.update_state(rows)
+        return {"mean": tf.convert_to_tensor(model.mean), "seen": model.seen.result()}
+
+    logs, last = last_logs(strategy, keras, of_batch, eagerly)
+    assert logs == {"mean": last, "seen": last}
+
+
+def test_reductions_of_all_replicas_together(strategy):
+    """As those of one."""
+
+    def together(strategy, x):
+        return [strategy.reduce(op, x, axis=axis) for op in ("SUM", "MEAN") for axis in (None, 0)]
+
+    def of_batch(model, replica, rows):
+        found = replica.merge_call(together, args=(rows,))
+        return {str(number): tf.reduce_sum(x) for number, x in enumerate(found)}
+
+    logs, last = last_logs(strategy, keras3, of_batch)
+    assert logs == dict.fromkeys("0123", last)
