@@ -130,8 +130,9 @@ def test_refused_constraint(partners, strategies):
                 optimizer.build(layer.trainable_variables)
 
 
-def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strategies):
-    """As Keras's own GAN; the optimizer that Keras gives to it as well, nobody uses."""
+@pytest.mark.parametrize("held", [True, False])
+def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strategies, held):
+    """As Keras's own GAN, or in a closure; the optimizer that Keras gives to it as well, nobody uses."""
 
     class Gan(keras.Model):
         def __init__(self):
@@ -141,13 +142,13 @@ def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strat
 
         def compile(self, optimizers):
             super().compile()
-            self.optimizers = optimizers
+            self.held = optimizers if held else None
             for optimizer, part in zip(optimizers, self.parts, strict=True):
                 optimizer.build(part.trainable_variables)
 
         def train_step(self, data):
             losses = {}
-            for number, (optimizer, part) in enumerate(zip(self.optimizers, self.parts, strict=True)):
+            for number, (optimizer, part) in enumerate(zip(optimizers, self.parts, strict=True)):
                 with tf.GradientTape() as tape:
                     loss = tf.reduce_mean((part(data[0]) - 1) ** 2) / 2
                 optimizer.apply(tape.gradient(loss, part.trainable_variables), part.trainable_variables)
@@ -155,8 +156,8 @@ def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strat
             return losses
 
     with strategies[1].scope():
-        model = Gan()
-        model.compile([adam(), adam()])
+        model, optimizers = Gan(), [adam(), adam()]
+        model.compile(optimizers)
     x, _ = oracle.regression(8)
     model.fit(x[:, :1], x[:, :1], batch_size=4, epochs=2, verbose=0)
     for weight in model.get_weights():

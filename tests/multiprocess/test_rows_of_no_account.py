@@ -31,7 +31,9 @@ def last_logs(strategy, keras, of_batch, eagerly=False):
             return x
 
         def train_step(self, data):
-            return of_batch(self, tf.distribute.get_replica_context(), data[0])
+            replica = tf.distribute.get_replica_context()
+            # What counts for nothing is another number than the row of the first worker, which counts.
+            return of_batch(self, replica, data[0] + tf.cast(replica.replica_id_in_sync_group, tf.float32))
 
     with strategy.scope():
         model = Own()
@@ -39,11 +41,8 @@ def last_logs(strategy, keras, of_batch, eagerly=False):
         model.compile(run_eagerly=eagerly)
     workers = strategy.num_replicas_in_sync
     x = np.arange(1.0, workers + 2, dtype="float32")[:, np.newaxis]
-    seen = []
-    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(dict(logs)))
-    model.fit(x, x, batch_size=workers, shuffle=False, verbose=0, callbacks=[note])
-    assert len(seen) == 2
-    return {name: float(value) for name, value in seen[-1].items()}, workers + 1.0
+    history = model.fit(x, x, batch_size=workers, shuffle=False, verbose=0).history
+    return {name: float(value) for name, [value] in history.items()}, workers + 1.0
 
 
 def test_all_gather_leaves_them_out(strategy, topology):
