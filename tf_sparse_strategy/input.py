@@ -173,12 +173,21 @@ def reason_against_files(dataset: tf.data.Dataset) -> str | None:
         return "`cache(filename)` may hold the rows of all files"
     if _is(dataset, "ZipDataset") or _counts(dataset):
         return "`take`, `skip`, `zip` and `enumerate` count the rows of all files"
+    if _is(dataset, "RepeatDataset") and _has_lengths_of_batches(dataset):
+        return "batches are padded to lengths of their own, and after `repeat` rows of two would be joined"
     if _reads(dataset):  # before it are names
         names = [stage for source in dataset._inputs() for stage in _stages(source)]
         if any(map(_counts, names)) and any(_is(stage, "ShuffleDataset") for stage in names):
             return "names are shuffled before they are counted, but files are shared out in order"
         return None
     return next(filter(None, map(reason_against_files, dataset._inputs())), None)
+
+
+def _has_lengths_of_batches(dataset: tf.data.Dataset) -> bool:
+    """Whether its batches may differ in more than the number of rows."""
+    dense = (spec for spec in _leaves(dataset.element_spec) if isinstance(spec, tf.TensorSpec))
+    is_batched = any(_is(s, "Batch", "PaddedBatch", "ParallelBatch") for s in _stages(dataset))
+    return is_batched and not all(spec.shape[1:].is_fully_defined() for spec in dense)
 
 
 def _counts(stage: tf.data.Dataset) -> bool:

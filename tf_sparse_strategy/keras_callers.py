@@ -115,6 +115,11 @@ def is_symbolic_build() -> bool:
     )
 
 
+def is_reset() -> bool:
+    """Whether a metric begins anew, for all rows."""
+    return any(frame.f_code.co_name in ("reset_state", "reset_states") for frame in _callers())
+
+
 def is_layer_statistic(kwargs: dict) -> bool:
     """Whether the variable being created is a layer's running statistic, e.g. BatchNorm's moving mean.
 

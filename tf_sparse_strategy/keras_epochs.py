@@ -16,6 +16,7 @@
 import contextlib
 import itertools
 import threading
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -56,7 +57,10 @@ def install_tf_keras() -> None:
     """Installs the hooks on tf_keras. Idempotent."""
     from tf_keras.src import callbacks
     from tf_keras.src.engine import data_adapter, training
+    from tf_keras.src.utils import steps_per_execution_tuning
 
+    wrap(data_adapter.KerasSequenceAdapter, "_handle_multiprocessing", _without_threads)
+    wrap(steps_per_execution_tuning.StepsPerExecutionTuner, "start", _refuse_own_clocks)
     wrap(callbacks.CallbackList, "on_epoch_begin", _begin_epoch)
     wrap(data_adapter.DataHandler, "_configure_dataset_and_inferred_steps", _infer_no_steps)
     wrap(training.Model, "_validate_and_get_metrics_result", _average_own_logs)
@@ -108,9 +112,38 @@ def _follow_first_between_epochs(original, adapter):
     return original(adapter)
 
 
+def _has_several_workers():
+    extended = extended_of(tf.distribute.get_strategy())
+    return extended is not None and extended.collectives.topology.num_workers > 1
+
+
+def _without_threads(original, adapter, x, workers, use_multiprocessing, max_queue_size):
+    """A `Sequence` of tf_keras, which its threads shuffle once more, or not, as an epoch ends."""
+    if _has_several_workers() and (workers > 1 or use_multiprocessing):
+        warnings.warn(
+            f"workers={workers}, use_multiprocessing={use_multiprocessing}: threads of tf_keras would give a "
+            "Sequence another order on each worker, so it is read by one. Use keras.utils.PyDataset of "
+            "Keras 3, or tf.data.",
+            stacklevel=2,
+        )
+        workers, use_multiprocessing = 1, False
+    return original(adapter, x, workers, use_multiprocessing, max_queue_size)
+
+
+def _refuse_own_clocks(original, tuner):
+    """Workers that make other numbers of steps in a call wait for each other for ever."""
+    if _has_several_workers():
+        raise ValueError(
+            "steps_per_execution='auto' is tuned by each worker's own clock; with several workers pass a "
+            "number to compile()."
+        )
+    return original(tuner)
+
+
 def _compile_in_scope(original, model, *args, **kwargs):
     """Of a model of the scope, as tf_keras does: it makes the metric of the loss, and those given by name."""
     is_outside = extended_of_model(model) is not None and not tf.distribute.has_strategy()
+    model._optimizer_was_given = bool(args) or "optimizer" in kwargs  # else it is Keras's default
     with model.distribute_strategy.scope() if is_outside else contextlib.nullcontext():
         return original(model, *args, **kwargs)
 
@@ -123,7 +156,9 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
         return
     # A backup would restore nothing into it. (Beside others it may be Keras's default, which nobody uses.)
     variables, divided = model.trainable_variables, extended.chunked
-    is_used = [model.optimizer] == optimizers_of(model) and not (divided and divided.owners(variables))
+    is_used = [model.optimizer] == optimizers_of(model)
+    if divided is not None and not getattr(model, "_optimizer_was_given", True):
+        is_used &= not divided.owners(variables)
     if is_used and not model.optimizer.built and _is_built(model) and variables:
         with model.distribute_strategy.scope():
             model.optimizer.build(variables)

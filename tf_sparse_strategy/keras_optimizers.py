@@ -19,6 +19,8 @@ import functools
 import threading
 import warnings
 
+import tensorflow as tf
+
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, while_set, wrap
@@ -82,11 +84,16 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])
 
 
-def _warn_without_replica(optimizer):
+def _require_replica(optimizer):
     """Where no replica function runs: tells of what would be each worker's own training."""
     owner = extended_of(getattr(optimizer, "_distribution_strategy", None))
     if owner is None or owner.collectives.topology.num_workers == 1:
         return
+    if tf.distribute.has_strategy():
+        raise RuntimeError(
+            f"{type(optimizer).__name__} is applied inside strategy.scope(), but not in a step of the "
+            "workers: put the step into a function and call strategy.run(function, args=...)."
+        )
     warnings.warn(
         f"{type(optimizer).__name__} is applied outside strategy.run, to gradients as they are: if they are "
         "not the workers' sum already, each trains a copy of its own. Call strategy.run(step, args=...) "
@@ -103,7 +110,7 @@ def _count_each_batch(original, optimizer, grads, trainable_variables):
     """Before gradients are added to those of other batches, of which rows may count."""
     extended = in_replica_of_ours()
     if extended is None:
-        _warn_without_replica(optimizer)
+        _require_replica(optimizer)
     elif _accumulates(optimizer):
         grads = _counted(extended, grads, trainable_variables)
     return original(optimizer, grads, trainable_variables)

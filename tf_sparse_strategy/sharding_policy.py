@@ -108,7 +108,11 @@ class Sharding:
             size = self._first_batch_size(part)
         if size < workers:
             raise input_pipeline.too_few_rows(size, workers)
-        return part.rebatch(size // workers + (rank < size % workers))
+        if size % workers == 0:
+            return part.rebatch(size // workers)
+        # Pieces that together are a batch: rows of two batches, padded to other lengths, are not joined.
+        turns = ((rank + turn) % workers for turn in range(workers))
+        return part.rebatch([size // workers + (turn < size % workers) for turn in turns])
 
     def _first_batch_size(self, part) -> int:
         """Rows of the largest first batch of any worker: a map after batch() hides the batch size."""

@@ -96,7 +96,8 @@ std::unique_ptr<Store> Store::Open(const std::string& path, Fault* fault) {
   CatchBusErrors();
   void* file = mmap(nullptr, store->file_bytes_, PROT_READ, MAP_SHARED | MAP_NORESERVE, store->fd_, 0);
   if (file == MAP_FAILED) {
-    *fault = {Failure("cannot map", path), false};
+    const std::string size = std::to_string(store->file_bytes_ >> 20);
+    *fault = {Failure("cannot map (ulimit -v?) the " + size + " MiB of", path), false};
     return nullptr;
   }
   store->file_ = static_cast<const char*>(file);

@@ -98,6 +98,22 @@ def test_files_too_few(comm, strategy, topology, write, sizes):
         distributed(strategy, data, Policy.FILE)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_batches_padded_to_their_own_length(comm, strategy, topology, write, epochs):
+    """Rows of two of them cannot be joined."""
+
+    def padded(x):
+        return tf.RaggedTensor.from_row_lengths(tf.repeat(x, x % 3 + x // 7), x % 3 + x // 7).to_tensor(-1)
+
+    sizes = [13] * topology.num_workers
+    dataset = write("tfrecord", sizes, 7).map(lambda x: padded(x + 1))
+    mine = local_batches(strategy, distributed(strategy, dataset.repeat(epochs) if epochs > 1 else dataset))
+    first = [batch.max(axis=1) for batch in mine]
+    assert sorted(x for x in everyones(comm, first) if x > 0) == sorted(
+        [x for x in range(1, sum(sizes) + 1) if x % 3 + x // 7] * epochs
+    )
+
+
 def test_uneven_files_end_together(comm, strategy, topology, write):
     """In a user's loop: with the first worker that has no more."""
     workers = topology.num_workers

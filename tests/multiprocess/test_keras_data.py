@@ -1,9 +1,12 @@
 """Data through Keras's `fit`, `evaluate` and `predict`: every batch once, every row of what comes out."""
 
+from contextlib import nullcontext
+
 import keras as keras3
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
@@ -142,6 +145,65 @@ def test_ragged_predictions(strategy):
     data = tf.data.Dataset.from_tensor_slices(ids).batch(3)
     found = model.predict(data, verbose=0)
     assert found.to_list() == (2 * ids).to_list()
+
+
+@pytest.mark.parametrize("kind", ["padded", "sparse"])
+def test_predictions_that_cannot_be_gathered_say_why(topology, strategy, kind):
+    class Rows(keras3.Model):
+        def predict_step(self, data):
+            x = data[0] if isinstance(data, tuple) else data
+            if kind == "sparse":
+                return tf.sparse.from_dense(x)
+            return tf.tile(x, [1, tf.cast(x[0, 0], tf.int32)])
+
+    with strategy.scope():
+        model = Rows()
+        model.compile()
+    x = np.arange(1.0, 2 * topology.num_workers + 1, dtype="float32")[:, np.newaxis]
+    if topology.num_workers == 1:
+        model.predict(x, verbose=0)
+        return
+    with pytest.raises((TypeError, tf.errors.InvalidArgumentError), match="other dimensions|SparseTensor"):
+        model.predict(x, verbose=0)
+
+
+class Shuffled(tf_keras.utils.Sequence):
+    """Shuffled by itself after each epoch, whoever calls."""
+
+    def __init__(self):
+        self.order, self.read = np.arange(STEPS), []
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        self.read.append(self.order[index])
+        return np.full([BATCH, 1], self.order[index], "float32"), np.ones([BATCH, 1], "float32")
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+def test_a_sequence_of_tf_keras_is_read_alike(comm, topology, strategy):
+    with strategy.scope():
+        model = tf_keras.Sequential([tf_keras.layers.Input([1]), tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    data = Shuffled()
+    told = pytest.warns(UserWarning, match="read by one") if topology.num_workers > 1 else nullcontext()
+    with told:
+        model.fit(data, epochs=4, workers=3, verbose=0)
+    if topology.num_workers > 1:
+        oracle.assert_identical(comm, np.array(data.read))
+
+
+def test_steps_per_execution_of_each_workers_own_are_refused(topology, strategy):
+    with strategy.scope():
+        model = tf_keras.Sequential([tf_keras.layers.Input([1]), tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution="auto")
+    x = np.ones([4 * topology.num_workers, 1], "float32")
+    refused = pytest.raises(ValueError, match="pass a number") if topology.num_workers > 1 else nullcontext()
+    with refused:
+        model.fit(x, x, verbose=0)
 
 
 def test_tf_keras_modules_load_together_too():

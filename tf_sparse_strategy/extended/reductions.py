@@ -69,8 +69,6 @@ class Reductions:
         return summed / self._size if reduce_op == ReduceOp.MEAN else summed
 
     def _reduce_to(self, reduce_op, value, destinations, options):
-        weight = self.loss_weight() if reduce_op == ReduceOp.MEAN else None
-
         def reduce(x):
             if distribute_utils.is_mirrored(x):
                 if reduce_op == ReduceOp.MEAN:
@@ -82,16 +80,28 @@ class Reductions:
             is_metrics = isinstance(x, values.SyncOnReadVariable)  # of rows that count, whatever these are
             x = x.values[0] if is_metrics else component(x)
             x = _number_as_tensor(x, destinations)
-            if is_metrics or isinstance(x, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
-                return self._all_reduce(reduce_op, x)
-            x = tf.convert_to_tensor(x)
-            if weight is not None and x.dtype.is_floating:
-                self._refuse_xla()
-                weighted = self.masked(x * tf.cast(weight, x.dtype))
-                return self.collectives.all_reduce(weighted, purpose="statistics")
-            return self._all_reduce(reduce_op, self.masked(x) if reduce_op == ReduceOp.SUM else x)
+            return self._all_reduce(*((reduce_op, x) if is_metrics else self.by_rows(reduce_op, x)))
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
+
+    def by_rows(self, reduce_op, x):
+        """(the reduction, this worker's part of it), so that within Keras's steps each row counts once.
+
+        A floating mean becomes a sum weighed by rows; a sum leaves out what counts for nothing.
+        """
+        weight, counts = self.loss_weight(), self.batch_counts()
+        if counts is None or isinstance(x, (tf.SparseTensor, tf.RaggedTensor)):
+            return reduce_op, x
+        is_rows = isinstance(x, tf.IndexedSlices)
+        values = x.values if is_rows else tf.convert_to_tensor(x)
+        if reduce_op == ReduceOp.MEAN:
+            if not values.dtype.is_floating:
+                return reduce_op, x
+            values = values * tf.cast(weight, values.dtype)
+        if is_rows:
+            kept, indices = if_counted(values, counts), if_counted(x.indices, counts)
+            return ReduceOp.SUM, tf.IndexedSlices(kept, indices, x.dense_shape)
+        return ReduceOp.SUM, self.masked(values)
 
     def loss_weight(self) -> tf.Tensor | None:
         """Share of the global batch that this worker's rows are, or None outside Keras's steps."""
@@ -152,11 +162,31 @@ class Reductions:
             if isinstance(x, tf.RaggedTensor):
                 lengths = self.collectives.all_gather(x.row_lengths())
                 return tf.RaggedTensor.from_row_lengths(gather(x.values), lengths, validate=False)
-            return self.collectives.all_gather(x)
+            if isinstance(x, tf.SparseTensor):
+                raise TypeError(
+                    "predict: an output is a SparseTensor; have the model return tf.sparse.to_dense of it."
+                )
+            checks = [] if x.shape[1:].is_fully_defined() else [self._same_shapes(x)]
+            with tf.control_dependencies(checks):
+                return self.collectives.all_gather(x)
 
         if batch is not None:  # whose rows a model may make into other numbers of rows
-            outputs = tf.nest.map_structure(lambda x: if_counted(x, batch.rows > 0), outputs)
+            outputs = tf.nest.map_structure(
+                lambda x: x if isinstance(x, tf.SparseTensor) else if_counted(x, batch.rows > 0), outputs
+            )
         return tf.nest.map_structure(gather, outputs)
+
+    def _same_shapes(self, x):
+        """Fails on all workers where their outputs differ in more than the number of rows."""
+        own = tf.shape(x)[1:]
+        extremes = self.collectives.all_reduce(tf.concat([own, -own], axis=0), op="max", purpose="shapes")
+        most, least = tf.split(extremes, 2)
+        return tf.debugging.assert_equal(
+            most,
+            -least,
+            "predict: an output has other dimensions on other workers, as of rows padded to the longest of "
+            "a worker. Pad them to one length, as by TextVectorization(output_sequence_length=...).",
+        )
 
     def _broadcast_to(self, tensor, destinations):
         tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))

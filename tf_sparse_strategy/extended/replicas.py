@@ -36,23 +36,9 @@ class ReplicaContext(distribute_lib.ReplicaContext):
 
     def all_reduce(self, reduce_op, value, options=None):
         extended, all_reduce = self._strategy.extended, super().all_reduce
-        counts, weight = extended.batch_counts(), extended.loss_weight()
-        reduce_op = reduce_op_of(reduce_op)
 
-        def reduce(x):
-            if isinstance(x, (tf.SparseTensor, tf.RaggedTensor)):
-                return all_reduce(reduce_op, x, options)
-            is_rows = isinstance(x, tf.IndexedSlices)
-            values, op = x.values if is_rows else tf.convert_to_tensor(x), reduce_op
-            if op == tf.distribute.ReduceOp.MEAN and weight is not None and values.dtype.is_floating:
-                values, op = values * tf.cast(weight, values.dtype), tf.distribute.ReduceOp.SUM
-            if not is_rows:
-                # Masked here, not below, so that the gradient of a row of no account is masked as well.
-                return all_reduce(op, extended.masked(values), options)
-            indices = x.indices
-            if counts is not None:
-                values, indices = if_counted(values, counts), if_counted(indices, counts)
-            return all_reduce(op, tf.IndexedSlices(values, indices, x.dense_shape), options)
+        def reduce(x):  # weighed here, not below, so that gradients are as well
+            return all_reduce(*extended.by_rows(reduce_op_of(reduce_op), x), options)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
 

@@ -59,10 +59,8 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
             # E.g. an HDF5 dataset being loaded.
             value = self.divisible(tf.convert_to_tensor(value, self.dtype))
         elif (counts := extended.batch_counts()) is not None:
-            value = tf.cast(value, self.dtype)
-            known = tf.get_static_value(value)
-            if known is None or known.any():  # else it begins anew, for all rows
-                value = tf.where(counts, value, self.values[0])
+            if not keras_callers.is_reset():
+                value = tf.where(counts, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
 
     def _get_cross_replica(self):

@@ -69,38 +69,40 @@ CopyState ReadPartOfCopy(const std::string& copy, uint64_t stamp, int64_t offset
   return state;
 }
 
-// Whether size and time of change of a file are those of `stamp`. datacache/source.py computes the same.
-bool HasStamp(const std::string& original, uint64_t stamp) {
+// In `same` whether size and time of change of a file are those of `stamp`. datacache/source.py computes the same.
+absl::Status HasStamp(const std::string& original, uint64_t stamp, bool* same) {
   const Waiting waiting(original);
   uint64_t size, changed;
   if (original.find("://") == std::string::npos) {
     struct stat status;  // TensorFlow's own Stat knows whole seconds only
-    if (stat(original.c_str(), &status) != 0) return false;
+    if (stat(original.c_str(), &status) != 0) return tensorflow::errors::IOError(original, errno);
     size = status.st_size;
     changed = status.st_mtim.tv_sec * uint64_t{1000000000} + status.st_mtim.tv_nsec;
   } else {
     tensorflow::FileStatistics status;
-    if (!Env::Default()->Stat(original, &status).ok()) return false;
+    TF_RETURN_IF_ERROR(Env::Default()->Stat(original, &status));
     size = status.length;
     changed = status.mtime_nsec;
   }
-  return (size * 0x9e3779b97f4a7c15u + changed) >> 1 == stamp;
+  *same = (size * 0x9e3779b97f4a7c15u + changed) >> 1 == stamp;
+  return absl::OkStatus();
 }
 
 // The same, but asks the storage at most once a second where it is so.
-bool HadStamp(const std::string& original, uint64_t stamp) {
+absl::Status HadStamp(const std::string& original, uint64_t stamp, bool* same) {
   static std::mutex* mutex = new std::mutex;
   static auto* asked = new std::map<std::pair<std::string, uint64_t>, int64_t>;
   const int64_t now = Microseconds();
   {
     std::lock_guard<std::mutex> guard(*mutex);
     const auto found = asked->find({original, stamp});
-    if (found != asked->end() && now - found->second < 1000000) return true;
+    *same = found != asked->end() && now - found->second < 1000000;
+    if (*same) return absl::OkStatus();
   }
-  if (!HasStamp(original, stamp)) return false;
+  TF_RETURN_IF_ERROR(HasStamp(original, stamp, same));
   std::lock_guard<std::mutex> guard(*mutex);
-  (*asked)[{original, stamp}] = now;
-  return true;
+  if (*same) (*asked)[{original, stamp}] = now;
+  return absl::OkStatus();
 }
 
 // Directories that this process does not try to write to again, a copy having failed there.
@@ -153,7 +155,8 @@ absl::Status SourceFile::ReadOriginal(int64_t offset, int64_t length, bool recor
     if (static_cast<int64_t>(data->size()) == length && (!record || Unframe(data))) {
       // What has the same length, and a record's crc, may be of another file. Of a file that is read record by
       // record it is asked now and then.
-      const bool same = record ? HadStamp(original_, stamp_) : HasStamp(original_, stamp_);
+      bool same;
+      TF_RETURN_IF_ERROR((record ? HadStamp : HasStamp)(original_, stamp_, &same));
       return same ? absl::OkStatus() : Changed();
     }
     LOG(WARNING) << "datacache: damaged data at byte " << offset << " of " << original_ << ", "
@@ -206,7 +209,9 @@ absl::Status SourceFile::Renew() const {
     at += data.size();
     more = static_cast<int64_t>(data.size()) == block;  // fewer come at the file's end alone
   }
-  if (written && !HasStamp(original_, stamp_)) return Changed();
+  bool same = true;
+  if (written) TF_RETURN_IF_ERROR(HasStamp(original_, stamp_, &same));
+  if (!same) return Changed();
   if (written && writer.Finish(stamp_)) {
     ++Counters().copies;
   } else {
