@@ -162,3 +162,30 @@ def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strat
     model.fit(x[:, :1], x[:, :1], batch_size=4, epochs=2, verbose=0)
     for weight in model.get_weights():
         oracle.assert_identical(comm, weight)
+
+
+def test_a_model_without_call_is_compiled_again(comm, strategies):
+    """Its new optimizer takes over from the one before, which somebody still holds."""
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.net = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+            self.built = True
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.net(data[0]) - 1) ** 2) / 2
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    x, _ = oracle.regression(8)
+    with strategies[1].scope():
+        model, optimizers = Own(), [adam(), keras.optimizers.SGD(0.1)]
+    for optimizer in optimizers:
+        model.compile(optimizer)
+        model.fit(x[:, :1], x[:, :1], batch_size=4, verbose=0)
+        assert int(optimizer.iterations.numpy()) == 2
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)
