@@ -173,8 +173,9 @@ def reason_against_files(dataset: tf.data.Dataset) -> str | None:
         return "`cache(filename)` may hold the rows of all files"
     if _is(dataset, "ZipDataset") or _counts(dataset):
         return "`take`, `skip`, `zip` and `enumerate` count the rows of all files"
-    if _is(dataset, "RepeatDataset") and _has_lengths_of_batches(dataset):
-        return "batches are padded to lengths of their own, and after `repeat` rows of two would be joined"
+    may_join = _is(dataset, "RepeatDataset", "ShuffleDataset") and _has_lengths_of_batches(dataset)
+    if may_join or _is(dataset, "GroupByWindowDataset"):
+        return "batches are padded to lengths of their own, and rows of two would be joined"
     if _reads(dataset):  # before it are names
         names = [stage for source in dataset._inputs() for stage in _stages(source)]
         if any(map(_counts, names)) and any(_is(stage, "ShuffleDataset") for stage in names):
@@ -187,7 +188,8 @@ def _has_lengths_of_batches(dataset: tf.data.Dataset) -> bool:
     """Whether its batches may differ in more than the number of rows."""
     dense = (spec for spec in _leaves(dataset.element_spec) if isinstance(spec, tf.TensorSpec))
     is_batched = any(_is(s, "Batch", "PaddedBatch", "ParallelBatch") for s in _stages(dataset))
-    return is_batched and not all(spec.shape[1:].is_fully_defined() for spec in dense)
+    are_padded = not all(spec.shape[1:].is_fully_defined() for spec in dense)
+    return is_batched and are_padded and static_batch_size(dataset) is None
 
 
 def _counts(stage: tf.data.Dataset) -> bool:

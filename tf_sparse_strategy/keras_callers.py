@@ -117,7 +117,8 @@ def is_symbolic_build() -> bool:
 
 def is_reset() -> bool:
     """Whether a metric begins anew, for all rows."""
-    return any(frame.f_code.co_name in ("reset_state", "reset_states") for frame in _callers())
+    names = (frame.f_code.co_name.removeprefix("tf__") for frame in _callers())  # AutoGraph's, in tf_keras
+    return any(name in ("reset_state", "reset_states") for name in names)
 
 
 def is_layer_statistic(kwargs: dict) -> bool:

@@ -6,6 +6,8 @@
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
 | PyDatasetAdapter.on_epoch_end     | its threads draw, and then workers shuffle| draw from one on  |
+| tf_keras: KerasSequenceAdapter.…  | its threads shuffle once more, or not     | read by one       |
+| tf_keras: StepsPerExecutionTuner… | tunes by each worker's own clock          | refuse            |
 | Trainer.compile                   | makes metrics outside the scope           | within it         |
 | Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
 | CallbackList.on_epoch_begin       | communication may change by epochs        | tell which begins |
@@ -142,8 +144,10 @@ def _refuse_own_clocks(original, tuner):
 
 def _compile_in_scope(original, model, *args, **kwargs):
     """Of a model of the scope, as tf_keras does: it makes the metric of the loss, and those given by name."""
-    is_outside = extended_of_model(model) is not None and not tf.distribute.has_strategy()
-    model._optimizer_was_given = bool(args) or "optimizer" in kwargs  # else it is Keras's default
+    is_ours = extended_of_model(model) is not None
+    if is_ours:
+        model._optimizer_was_given = bool(args) or "optimizer" in kwargs  # else it is Keras's default
+    is_outside = is_ours and not tf.distribute.has_strategy()
     with model.distribute_strategy.scope() if is_outside else contextlib.nullcontext():
         return original(model, *args, **kwargs)
 

@@ -68,7 +68,9 @@ class Sharding:
         reads = input_pipeline.reads_files(dataset)
         reason = input_pipeline.reason_against_files(dataset) if reads else None
         if reason and asked == Policy.FILE:
-            logging.warning("auto_shard_policy=FILE: %s; here each worker counts its own.", reason)
+            logging.warning(
+                "auto_shard_policy=FILE is followed, although %s; workers see their own files alone.", reason
+            )
         elif reason:
             logging.info("The dataset is shared out by rows, not by files: %s.", reason)
             reads = False

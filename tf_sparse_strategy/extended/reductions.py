@@ -166,6 +166,7 @@ class Reductions:
                 raise TypeError(
                     "predict: an output is a SparseTensor; have the model return tf.sparse.to_dense of it."
                 )
+            x = tf.convert_to_tensor(x)  # an eager step may return NumPy's
             checks = [] if x.shape[1:].is_fully_defined() else [self._same_shapes(x)]
             with tf.control_dependencies(checks):
                 return self.collectives.all_gather(x)
