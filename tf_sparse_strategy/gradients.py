@@ -1,6 +1,5 @@
 """From a list of gradients to their sum: buckets, state, and the chosen communication."""
 
-
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec

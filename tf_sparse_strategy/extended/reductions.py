@@ -7,7 +7,7 @@ from tensorflow.python.ops import control_flow_util
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, is_per_replica, opened
-from tf_sparse_strategy.gradient_kinds import coalesced
+from tf_sparse_strategy.gradient_kinds import coalesced, values_of
 
 ReduceOp = reduce_util.ReduceOp
 _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]
@@ -93,7 +93,7 @@ class Reductions:
         if counts is None or isinstance(x, (tf.SparseTensor, tf.RaggedTensor)):
             return reduce_op, x
         is_rows = isinstance(x, tf.IndexedSlices)
-        values = x.values if is_rows else tf.convert_to_tensor(x)
+        values = tf.convert_to_tensor(values_of(x))
         if reduce_op == ReduceOp.MEAN:
             if not values.dtype.is_floating:
                 return reduce_op, x

@@ -58,9 +58,8 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
         if distribute_lib.in_cross_replica_context() or not distribute_lib.has_strategy():
             # E.g. an HDF5 dataset being loaded.
             value = self.divisible(tf.convert_to_tensor(value, self.dtype))
-        elif (counts := extended.batch_counts()) is not None:
-            if not keras_callers.is_reset():
-                value = tf.where(counts, tf.cast(value, self.dtype), self.values[0])
+        elif (counts := extended.batch_counts()) is not None and not keras_callers.is_reset():
+            value = tf.where(counts, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
 
     def _get_cross_replica(self):
