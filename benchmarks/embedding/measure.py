@@ -82,16 +82,17 @@ def predictions(setting, topology, distinct, links) -> dict:
     return {way: {"seconds": c.seconds, "bytes": c.bytes.total} for way, c in costs.items()}
 
 
-def timed(comm, step, batch) -> tuple[float, int]:
-    """(seconds until the slowest worker is done, bytes sent by this one)."""
+def timed(comm, step, batch) -> tuple[float, float]:
+    """(seconds until the slowest worker is done, bytes sent by a worker: the mean of all)."""
     before = comm.traffic()[1].total
     comm.barrier()
     start = time.perf_counter()
     step(tf.constant(batch))
     comm.barrier()
     seconds = tf.constant(time.perf_counter() - start, tf.float64)
-    sent = comm.traffic()[1].total - before
-    return float(comm.all_reduce(seconds, op="max")), sent
+    sent = tf.constant(comm.traffic()[1].total - before, tf.float64)
+    mean = comm.all_reduce(sent) / comm.topology.num_workers
+    return float(comm.all_reduce(seconds, op="max")), float(mean)
 
 
 def main() -> None:

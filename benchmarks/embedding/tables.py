@@ -79,9 +79,9 @@ def render(results: dict) -> str:
     parts = [report.environment_line(results)]
     parts.append(
         "The table's part of a training step with SGD: milliseconds until the slowest worker is done, median "
-        "(quartiles), and as a multiple of `columns`; MB sent by the first worker, which of real text has "
-        "fewer distinct ids than the mean of all, given below. Predictions are those of the cost model, for "
-        "that mean, with the links measured in the same job: communication alone, no computation."
+        "(quartiles), and as a multiple of `columns`; MB sent by a worker, the mean of all. Predictions are "
+        "those of the cost model, for the mean number of distinct ids, given below, with links measured in "
+        "the same job: communication alone, no computation."
     )
     parts += [_goals(results), _memory(results["held"])]
     header = ["", "ms", "multiple", "predicted ms", "MB sent", "predicted MB"]
