@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import lars_pto
 from lars_pto.lamb_rule import LambRule
 from lars_pto.lars_rule import VARIANTS, LarsRule
 from lars_pto.layerwise import Exclusions
@@ -30,12 +31,12 @@ def run(rule, w, gradients, rates, decay, adapts=True):
 
 def lars_rule(variant, eta, momentum, decay, epsilon=0.0, nesterov=False, adapts=True):
     del adapts
-    return LarsRule(momentum, decay, eta, epsilon, nesterov, variant)
+    return LarsRule(momentum, eta, epsilon, nesterov, variant)
 
 
 def lamb_rule(beta_1, beta_2, epsilon, decay, bias_correction=True, adapts=True):
     del adapts
-    return LambRule(beta_1, beta_2, epsilon, decay, bias_correction)
+    return LambRule(beta_1, beta_2, epsilon, bias_correction)
 
 
 @pytest.mark.parametrize(("variant", "options", "rates", "expected"), reference.LARS_TABLE)
@@ -137,7 +138,7 @@ def test_a_nan_reaches_every_entry_of_the_layer(rule):
 
 
 def test_bounds_hold_the_ratio_but_not_that_of_a_zero_norm():
-    options = dict(momentum=0.0, weight_decay=0.0, trust_coefficient=1.0, ratio_bounds=(0.25, 0.5))
+    options = dict(momentum=0.0, trust_coefficient=1.0, ratio_bounds=(0.25, 0.5))
     rule = LarsRule(**options)
     for w, g, ratio in [
         ([3.0, 4.0], [1.0, 0.0], 0.5),  # 5
@@ -174,7 +175,8 @@ def test_trust_ratio_has_no_gradient_trap_and_keeps_the_dtype():
     [
         (lambda: LarsRule(variant="lars"), "larc_clip"),
         (lambda: LarsRule(momentum=1.0), "below 1"),
-        (lambda: LarsRule(weight_decay=-1.0), "weight_decay"),
+        (lambda: lars_pto.LARS(1.0, weight_decay=-1.0), "weight_decay"),
+        (lambda: lars_pto.LAMB(weight_decay=float("nan")), "weight_decay"),
         (lambda: LarsRule(trust_coefficient=float("nan")), "trust_coefficient"),
         (lambda: LarsRule(ratio_bounds=(1.0, 0.5)), "low <= high"),
         (lambda: LambRule(beta_2=1.0), "beta_2"),

@@ -153,6 +153,13 @@ def test_all_wait_for_each_other():
     assert f"rank 0 waits in '{Y}'" in found.text
 
 
+def test_all_wait_for_each_other_outside_of_functions():
+    """`if rank == 0: model.load_weights(path)`: nothing is a function's, of which others may come."""
+    other = "agreement.all_gather.eager"
+    found = judge(worker(0, waits={other: 45}), worker(1, waits={Y: 46}))
+    assert found.final and found.stall
+
+
 def test_one_that_may_still_call_is_waited_for():
     assert not judge(worker(0, waits={Y: 60}), worker(1, waits={X: 44})).final
     # They wait in X together: it is on its way, and Y may come after it.

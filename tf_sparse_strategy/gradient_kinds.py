@@ -46,5 +46,6 @@ def is_coalesced(gradient: tf.IndexedSlices) -> bool:
 def sum_of_squares(gradient: Any) -> tf.Tensor:
     """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
     x = values_of(gradient)
+    x = tf.abs(x) if x.dtype.is_complex else x
     wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
     return tf.cast(tf.reduce_sum(tf.square(wide)), tf.float64)

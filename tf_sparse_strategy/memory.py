@@ -66,14 +66,20 @@ class Memory(tf.train.experimental.PythonState):
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._variables: dict[BucketPlan, list[weakref.ref]] = {}
-        self._latest: dict[Hashable, BucketPlan] = {}  # by variable
+        self._step = 0  # of those that are traced, or eager
+        self._reduced: dict[BucketPlan, int] = {}  # in which of them last
         self._restored: list[dict[str, Any]] = []
         self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
         self._counts: dict[BucketPlan, dict[str, Any]] = {}  # restored ones that this scheme has no use for
         self.is_restored = False  # whether a residual has been
         self.takes_up = True  # whether all sums are this one's, which take residuals along
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
-        self._epoch = 0
+        self._epoch = 0  # of the last `fit`
+        self._epochs: dict[Hashable, int] = {}  # by variable, of its model's
+
+    def begin_step(self) -> None:
+        """What is reduced until the next call is trained side by side."""
+        self._step += 1
 
     def of(self, plan: BucketPlan, variables: Iterable) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use.
@@ -86,12 +92,12 @@ class Memory(tf.train.experimental.PythonState):
             if plan not in self._lists:
                 self._forget_gone()
                 self._variables[plan] = [weakref.ref(slices.tensorflows(v)) for v in variables]
-                self._lists[plan] = self._initial(plan)
+                self._lists[plan], self._reduced[plan] = self._initial(plan), 0
                 if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
-            elif self._has_been_replaced(plan):
-                remembered.count_on(self._counts_beside(plan), self._lists[plan])
-        self._latest.update({tensor.key: plan for tensor in plan.tensors})
+            elif counts := self._counts_beside(plan):
+                remembered.count_on(counts, self._lists[plan])
+        self._reduced[plan] = self._step
         return [State(variables) for variables in self._lists[plan]]
 
     def _forget_gone(self) -> None:
@@ -105,23 +111,19 @@ class Memory(tf.train.experimental.PythonState):
             if not is_kept:
                 record = self._record_of(plan)
                 self._restored = [other for other in self._restored if other is not record]
-                del self._lists[plan], self._variables[plan]
+                del self._lists[plan], self._variables[plan], self._reduced[plan]
                 self._counts.pop(plan, None)
-                self._latest = {key: latest for key, latest in self._latest.items() if latest != plan}
+                for tensor in plan.tensors:
+                    self._epochs.pop(tensor.key, None)
 
-    def _has_been_replaced(self, plan: BucketPlan) -> bool:
-        """Whether other lists of some of its variables have been reduced since."""
-        latest = {id(p): p for p in (self._latest.get(tensor.key) for tensor in plan.tensors)}
-        return any(other != plan for other in latest.values() if other is not None)
-
-    def _beside(self, plan: BucketPlan) -> list[tuple[BucketSpec, State]]:
-        """The buckets of other lists that have some of the plan's variables."""
-        keys = {tensor.key for tensor in plan.tensors}
-        others = [other for other in self._lists if other != plan and _reduces_some(other, keys)]
-        return self._buckets_of(others)
+    def _in_its_stead(self, plan: BucketPlan) -> list[tuple[BucketSpec, State]]:
+        """The buckets of lists of some of its variables that were reduced since, in steps before this one."""
+        keys, since = _keys_of(plan), range(self._reduced[plan] + 1, self._step)
+        others = [other for other, step in self._reduced.items() if step in since]
+        return self._buckets_of(other for other in others if _reduces_some(other, keys))
 
     def _counts_beside(self, plan: BucketPlan) -> list[tuple[str, int]]:
-        held = [pair for _, state in self._beside(plan) for pair in state.items()]
+        held = [pair for _, state in self._in_its_stead(plan) for pair in state.items()]
         return [(name, int(number)) for name, number in held if remembered.is_progress(name)]
 
     def _go_on(self, plan: BucketPlan) -> None:
@@ -134,11 +136,11 @@ class Memory(tf.train.experimental.PythonState):
         remembered.count_on(counts, self._lists[plan])
         others = {
             tensor.key
-            for bucket, state in self._beside(plan)
+            for bucket, state in self._in_its_stead(plan)
             for tensor in bucket.tensors
             if RESIDUAL in state or LEFT in state
         }
-        common = others & {tensor.key for tensor in plan.tensors}
+        common = others & _keys_of(plan)
         if common and self._collectives.topology.rank == 0:
             logging.warning(
                 "Gradients of other variables than before are reduced, and residuals start from zero: what "
@@ -152,13 +154,13 @@ class Memory(tf.train.experimental.PythonState):
         return self._buckets_of(self._lists)
 
     def trained_buckets(self, variables: Iterable) -> list[tuple[BucketSpec, State]]:
-        """Those of a model's `variables`; of lists that share some, as where layers freeze, of the latest."""
+        """Those of a model's trainable `variables`; not of a list within another (layers frozen once)."""
         keys = _keys(variables)
-        return self._buckets_of(
-            plan
-            for plan in self._lists
-            if _reduces_some(plan, keys) and not self._has_been_replaced(plan)
-        )
+        plans = [plan for plan in self._lists if _keys_of(plan) <= keys]
+        # Frozen without another `compile`, they are trained on; and a step may train what no model holds.
+        plans = plans or [plan for plan in self._lists if _reduces_some(plan, keys)]
+        parts = [plan for plan in plans if any(_keys_of(plan) < _keys_of(other) for other in plans)]
+        return self._buckets_of(plan for plan in plans if plan not in parts)
 
     def _is_meant(self, plan: BucketPlan) -> bool:
         """Whether what was restored may be the list's, and not another model's."""
@@ -171,25 +173,29 @@ class Memory(tf.train.experimental.PythonState):
             for bucket, variables in zip(plan.buckets, self._lists[plan], strict=True)
         ]
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Tells schemes that go by epochs which one begins, from 0 on."""
+    def begin_epoch(self, epoch: int, variables: Iterable) -> None:
+        """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`."""
         self._epoch = epoch
-        for states in self._lists.values():
-            self._set_epoch(states)
+        self._epochs |= dict.fromkeys(_keys(variables), epoch)
+        for plan, states in self._lists.items():
+            self._set_epoch(plan, states)
         changing = [(bucket, state) for bucket, state in self.buckets if not bucket.is_exact]
         self._communication.review(changing, self._collectives)
 
-    def _set_epoch(self, states) -> None:
+    def _set_epoch(self, plan, states) -> None:
+        """Its model's, in which another may be trained; of variables that no model holds the last one's."""
+        of_models = (self._epochs[tensor.key] for tensor in plan.tensors if tensor.key in self._epochs)
+        epoch = next(of_models, self._epoch)
         for state in states:
             for name in state:
                 if own_name(name) == EPOCH:
-                    state[name].assign(self._epoch)
+                    state[name].assign(epoch)
 
     def _initial(self, plan):
         topology = self._collectives.topology
         schemes = [scheme_of(bucket, self._communication) for bucket in plan.buckets]
         states = [s.state(bucket, topology) for s, bucket in zip(schemes, plan.buckets, strict=True)]
-        self._set_epoch(states)
+        self._set_epoch(plan, states)
         return states
 
     def clear(self) -> None:
@@ -198,7 +204,7 @@ class Memory(tf.train.experimental.PythonState):
         All workers call, between steps. It sends nothing.
         """
         self._restored, self._restored_for, self._counts = [], None, {}
-        self.is_restored, self._epoch = False, 0
+        self.is_restored = False
         for plan, states in self._lists.items():
             self._begin_anew(states, self._initial(plan))
 
@@ -319,7 +325,7 @@ class Memory(tf.train.experimental.PythonState):
         own = self._description(plan)
         self._counts[plan] = take_up(record, own, plan, values, self._communication, topology)
         record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
-        self._set_epoch(values)  # this run's: it may have begun after what was saved
+        self._set_epoch(plan, values)  # this run's: it may have begun after what was saved
         return True
 
     def _record_of(self, plan: BucketPlan) -> dict[str, Any] | None:
@@ -363,7 +369,11 @@ def _tensors_of(plan: BucketPlan) -> list:
 
 
 def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:
-    return not keys.isdisjoint(tensor.key for tensor in plan.tensors)
+    return not keys.isdisjoint(_keys_of(plan))
+
+
+def _keys_of(plan: BucketPlan) -> set[Hashable]:
+    return {tensor.key for tensor in plan.tensors}
 
 
 def _keys(variables: Iterable) -> set[Hashable]:

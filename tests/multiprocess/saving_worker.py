@@ -85,8 +85,9 @@ def write(kind: Kind, folder: pathlib.Path) -> None:
         np.savez(folder / "later.npz", *later)
 
 
-def read(kind: Kind, folder: pathlib.Path) -> None:
-    """Each file holds that state to the bit, from which training goes on as it did."""
+def read(kind: Kind, folder: pathlib.Path) -> list[str]:
+    """Each file holds that state to the bit, from which training goes on as it did; returns where not."""
+    wrong = []
     saved, later = (list(np.load(folder / f"{name}.npz").values()) for name in ("saved", "later"))
     strategy = kind.strategy()
     for name in FILES:
@@ -100,10 +101,12 @@ def read(kind: Kind, folder: pathlib.Path) -> None:
             model.load_weights(path)
         elif name == "checkpoint":
             checkpoint(model).read(path).assert_consumed()
-        for one, other in zip(whole_state(model), saved, strict=True):
-            np.testing.assert_array_equal(one, other, err_msg=name)
+        pairs = zip(whole_state(model), saved, strict=True)
+        if not all(np.array_equal(one, other) for one, other in pairs):
+            wrong.append(f"the state in {path} is another")
         for one, other in zip(train(model), later, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
+    return wrong
 
 
 def residuals(action: str, file: pathlib.Path) -> None:
@@ -129,10 +132,13 @@ def residuals(action: str, file: pathlib.Path) -> None:
 def main(action: str, folder: str) -> None:
     start()
     residuals(action, pathlib.Path(folder, "residual.npz"))
+    wrong = []
     for name, kind in KINDS.items():
         path = pathlib.Path(folder, name)
         path.mkdir(exist_ok=True)
-        {"write": write, "read": read}[action](kind, path)
+        wrong += {"write": write, "read": read}[action](kind, path) or []
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

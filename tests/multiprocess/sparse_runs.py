@@ -80,6 +80,7 @@ def step(reducer, variables, topology, seed):
     """The sums of whole numbers that differ between workers."""
     rng = np.random.default_rng([seed, topology.rank])
     gradients = [tf.constant(rng.integers(-99, 100, v.shape), tf.float32) for v in variables]
+    reducer.begin_step()
     summed = reducer.reduce(list(zip(gradients, variables, strict=True)))
     return np.concatenate([g.numpy().ravel() for g in summed])
 

@@ -1,5 +1,7 @@
 """Workers that differ are told so, all of them, before the first step."""
 
+import time
+
 import keras as keras3
 import numpy as np
 import pytest
@@ -41,6 +43,38 @@ def test_an_error_is_not_what_the_loss_of_others_caused(comm, topology):
     assert caught.value.__cause__ is caught.value.__context__ is None
     with pytest.raises(OSError, match="closed"), agreement.together(Lost()):
         pass
+
+
+def test_an_error_that_cannot_be_told(comm, topology):
+    class Mute(Exception):
+        def __str__(self):
+            return self.detail
+
+    error, words = (Mute, None) if topology.rank == 1 else (RuntimeError, "rank 1: Mute: <exception str")
+    with pytest.raises(error, match=words), agreement.together(comm):
+        if topology.rank == 1:
+            raise Mute()
+
+
+def test_an_error_that_nobody_comes_to_hear_of_is_said(topology, monkeypatch, caplog):
+    """The others may wait in a collective within the block, until the watchdog ends this process."""
+
+    class Waits:
+        def __init__(self):
+            self.topology = topology
+
+        def all_gather(self, *args, **kwargs):
+            time.sleep(0.3)
+            raise OSError("connection closed")
+
+    monkeypatch.setattr(agreement, "_NOTICE_SECONDS", 0.05)
+    with pytest.raises(KeyError), agreement.together(Waits()):
+        raise KeyError("x")
+    assert ("do not come to hear of it" in caplog.text) == (topology.num_workers > 1)
+    caplog.clear()
+    with pytest.raises(OSError), agreement.together(Waits()):
+        pass
+    assert not caplog.text
 
 
 def test_require_same(comm, topology):

@@ -170,7 +170,7 @@ def test_small_vectors_are_apart_only_where_others_are_sent_sparsely(here):
         buckets = [bucket for bucket, _ in reducer.memory.buckets]
         assert [bucket.is_exact for bucket in buckets] == ([False, True] if first is SLOW else [False])
         take(scheme, here, then)
-        reducer.memory.begin_epoch(1)
+        reducer.memory.begin_epoch(1, [matrix, vector])
         reducer.reduce(pairs)
         assert [bucket for bucket, _ in reducer.memory.buckets] == buckets  # the plan does not follow
         chosen = names(scheme, here.topology)[int(reducer.memory.buckets[0][1][CHOICE])]

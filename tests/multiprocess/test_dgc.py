@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests import sparse_reference
 from tests.multiprocess import oracle, sparse_runs
-from tf_sparse_strategy.communication import DGC, Dense, Guarded, Piecewise
+from tf_sparse_strategy.communication import DGC, Dense, Guarded, HiTopK, Piecewise
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
 
@@ -28,9 +28,12 @@ def test_same_steps_as_the_numpy_model(here, options):
 @pytest.mark.usefixtures("partners")
 def test_without_momentum_it_is_hitopk(here):
     p, rank = here.topology.num_workers, here.topology.rank
-    run = sparse_runs.Run(DGC(DENSITY, momentum=0.0), here, N)
-    data = sparse_runs.integers(1, p, N, 4)
-    sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
+    run, other = (sparse_runs.Run(s, here, N) for s in (DGC(DENSITY, momentum=0.0), HiTopK(DENSITY)))
+    data, sent = sparse_runs.integers(1, p, N, 4), 0
+    for g in data:
+        summed = run.step(tf.constant(g[rank])).numpy()
+        np.testing.assert_array_equal(summed, other.step(tf.constant(g[rank])))
+        sent += summed
     np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
 
 

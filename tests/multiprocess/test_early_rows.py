@@ -32,9 +32,10 @@ def bytes_by_purpose(strategy, **options):
     return found
 
 
-def test_rows_travel_once(strategies):
-    """A step early or not: together as many as without delay."""
-    without, early = (bytes_by_purpose(strategy) for strategy in strategies)
+@pytest.mark.parametrize("settings", [{}, {"fitting": {"epochs": 2}}, {"steps_per_execution": 4}], ids=str)
+def test_rows_travel_once(strategies, settings):
+    """A step early or not: together as many as without delay; a wrong batch announced would send others."""
+    without, early = (bytes_by_purpose(strategy, **settings) for strategy in strategies)
     assert early["embedding_early"] > early["embedding_rows"] // 4
     assert early["embedding_early"] + early["embedding_rows"] == without["embedding_rows"]
 

@@ -250,6 +250,27 @@ def test_mixed_precision(comm, strategy, policy):
         keras.config.set_dtype_policy("float32")
 
 
+def test_gradients_of_16_bits_are_added_up_in_float32(strategy, topology):
+    """Row 0 is looked up 257 times by each worker: bfloat16 would stop counting at 256."""
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(3, 2 * topology.num_workers, dtype="mixed_bfloat16")
+        layer.build()
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build(layer.trainable_variables)
+    before = layer.get_weights()[0]
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(layer(tf.zeros([257], tf.int32)), tf.float32))
+        [gradient] = tape.gradient(loss, [v.value for v in layer.trainable_variables])
+        optimizer.apply([gradient], layer.trainable_variables)
+
+    strategy.run(step)
+    moved = np.zeros_like(before)
+    moved[0] = 257 * topology.num_workers
+    np.testing.assert_array_equal(layer.get_weights()[0], before - moved)
+
+
 @pytest.mark.parametrize("wire_dtype", ["float16", "bfloat16"])
 def test_16_bits_on_the_wire(comm, strategy, wire_dtype):
     def run(scope):

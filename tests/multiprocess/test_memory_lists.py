@@ -113,7 +113,7 @@ def test_lists_that_others_have_replaced_are_not_trained(topology, variables):
         return  # which has no buckets
     for seed, trained in enumerate((variables[:-1], variables, variables[:-1])):
         step(reducer, trained, topology, seed)
-        buckets = reducer.memory.trained_buckets(variables)
+        buckets = reducer.memory.trained_buckets(trained)
         tensors = [tensor for bucket, _ in buckets for tensor in bucket.tensors]
         assert sorted(t.shape for t in tensors) == sorted(tuple(v.shape) for v in trained)
     assert len(reducer.memory.buckets) > len(buckets)
@@ -123,6 +123,17 @@ def test_lists_that_others_have_replaced_are_not_trained(topology, variables):
     for each in two:
         own = [tensor.key for bucket, _ in reducer.memory.trained_buckets(each) for tensor in bucket.tensors]
         assert sorted(own) == sorted(map(key_of, each))
+
+
+def test_lists_of_one_step_do_not_replace_each_other(topology, variables):
+    """Of two optimizers that train common layers in each step."""
+    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+    for _ in range(3):
+        reducer.begin_step()
+        for some in (variables, variables[:-1]):
+            reducer.reduce([(tf.ones_like(v), v) for v in some])
+    states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
+    assert {int(state["step"]) for state in states} == ({3} if topology.num_workers > 1 else set())
 
 
 SLOW_BETWEEN_NODES = LinkModel(0.0, 1e-10, 0.0, 1e-4)

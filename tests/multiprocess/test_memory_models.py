@@ -14,7 +14,7 @@ from tests.multiprocess.saving_models import interruption
 from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, step
 from tf_sparse_strategy.communication import Dense, HiTopK, OkTopK, Piecewise, TopKAllGather
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.memory import key_of
+from tf_sparse_strategy.memory import EPOCH, key_of
 
 SCHEME = TopKAllGather(0.1)
 
@@ -28,6 +28,21 @@ def own_state(strategy, model):
     buckets = strategy.residual.trained_buckets(model.variables)
     left = [v.numpy() for _, state in buckets for v in state.values()]
     return [*saving_models.state(model), *left]
+
+
+def test_a_fit_within_another_has_epochs_of_its_own(topology):
+    strategy = tss.SparseStrategy(communication=Piecewise([(0, SCHEME), (1, Dense())]))
+    outer, inner = model_of(strategy, 1), model_of(strategy, 2)
+    epochs = []
+
+    def look(epoch, logs):
+        states = [state for _, state in strategy.residual.trained_buckets(outer.trainable_variables)]
+        epochs.append({int(state[EPOCH]) for state in states if EPOCH in state})
+
+    within = keras3.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: saving_models.fit(inner))
+    looks = keras3.callbacks.LambdaCallback(on_epoch_end=look)
+    saving_models.fit(outer, epochs=3, callbacks=[within, looks])
+    assert epochs == ([{0}, {1}, {2}] if topology.num_workers > 1 else [set()] * 3)
 
 
 @pytest.mark.parametrize("which", ["resumed alone", "resumed beside a dead one"])

@@ -25,6 +25,17 @@ from tests.thorough import thorough, thorough_if
 pytestmark = pytest.mark.usefixtures("tolerance")
 
 
+@pytest.fixture
+def limit(comm, tolerance):
+    """To the bit between two workers, where a sum has one order only."""
+    return 0 if comm.topology.num_workers <= 2 else 100 * tolerance
+
+
+def assert_close(states, limit):
+    for one, other in zip(*states, strict=True):
+        np.testing.assert_allclose(one, other, rtol=limit, atol=limit)
+
+
 @pytest.fixture(scope="module")
 def strategies(comm):
     """(without overlap, with)."""
@@ -73,7 +84,7 @@ def test_backup_and_resume(comm, strategies, shared_tmp, monkeypatch, tmp_path, 
         np.testing.assert_allclose(ours, expected, rtol=0 if exact else 1e-6, atol=0 if exact else 3e-6)
 
 
-def test_files_load_with_and_without_overlap(comm, strategies, shared_tmp):
+def test_files_load_with_and_without_overlap(comm, strategies, shared_tmp, limit):
     """Saved under either, loaded by plain Keras and under the other, where training goes on alike."""
     states = []
     for number, strategy in enumerate(strategies):
@@ -92,11 +103,10 @@ def test_files_load_with_and_without_overlap(comm, strategies, shared_tmp):
         assert_same_state(state(other), saved)
         fit(other, 1)
         states.append(state(other))
-    if comm.topology.num_workers == 2:
-        assert_same_state(*states)
+    assert_close(states, limit)
 
 
-def test_checkpoints_restore_with_and_without_overlap(comm, strategies, shared_tmp):
+def test_checkpoints_restore_with_and_without_overlap(comm, strategies, shared_tmp, limit):
     """Of TensorFlow's own kind, written under one, read under the other, where training goes on alike."""
     states = []
     for number, strategy in enumerate(strategies):
@@ -110,11 +120,10 @@ def test_checkpoints_restore_with_and_without_overlap(comm, strategies, shared_t
         assert_same_state(state(other), state(model))
         fit(other, 1)
         states.append(state(other))
-    if comm.topology.num_workers == 2:
-        assert_same_state(*states)
+    assert_close(states, limit)
 
 
-def test_callbacks_that_look_at_weights(comm, strategies, shared_tmp):
+def test_callbacks_that_look_at_weights(comm, strategies, shared_tmp, limit):
     """Best weights kept by callbacks, and weights set by one between epochs."""
     seen = []
 
@@ -133,9 +142,8 @@ def test_callbacks_that_look_at_weights(comm, strategies, shared_tmp):
     without, with_overlap = (
         trained(s, adam, shared_layers, epochs=4, callbacks=callbacks()) for s in strategies
     )
-    if comm.topology.num_workers == 2:
-        for name, value in without.items():
-            np.testing.assert_array_equal(with_overlap[name], value, err_msg=name)
+    for name, value in without.items():
+        np.testing.assert_allclose(with_overlap[name], value, rtol=limit, atol=limit, err_msg=name)
     assert len(seen) % 2 == 0 and len(set(seen)) > 2
 
 

@@ -40,6 +40,7 @@ def test_a_step_gathers_and_scatters(partners, strategies):
 def test_reading_what_is_behind(comm, partners, strategies):
     strategy = strategies[1]
     model, optimizer = built(strategy)
+    old = model.get_weights()
     step = custom_step(strategy, model, optimizer)
     step(tf.ones([2, oracle.FEATURES]))
     slot = optimizer.variables[-1]
@@ -47,8 +48,8 @@ def test_reading_what_is_behind(comm, partners, strategies):
         model.get_weights,  # also on one worker alone: it does not wait for the others
         lambda: model(tf.ones([2, oracle.FEATURES])),
         slot.numpy,
-        lambda: model.set_weights(model.get_weights()),
-        lambda: model.trainable_variables[0].assign_add(tf.ones([oracle.FEATURES, 8])),
+        lambda: model.set_weights(old),
+        lambda: model.trainable_variables[0].assign(old[0]),
         lambda: tf.train.Checkpoint(model=model).write("unused"),
     ):
         if comm.topology.rank == 0:
@@ -149,12 +150,15 @@ def test_functions_that_would_see_old_weights(partners, strategies):
     strategy.synchronize()
     np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5)
     np.testing.assert_allclose(found, early().numpy(), rtol=1e-5)
+
+    def write():
+        model.trainable_variables[0].assign(tf.ones([oracle.FEATURES, 8]))
+
+    with pytest.raises(RuntimeError, match="is assigned to within a step"):
+        custom_step(strategy, model, optimizer, before=write)(x)
     for after, reason in (
         (lambda: model(x), "is read after its update in the same step"),
-        (
-            lambda: model.trainable_variables[0].assign(tf.ones([oracle.FEATURES, 8])),
-            "is (assigned to within a step|read after its update)",  # assigning reads the old value
-        ),
+        (write, "is (assigned to within a step|read after its update)"),  # assigning reads the old value
         (
             lambda: optimizer.apply_gradients([(tf.ones([1]), model.trainable_variables[-1])]),
             "applied more than once|is read after its update",

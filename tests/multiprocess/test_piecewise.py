@@ -35,7 +35,7 @@ def test_epochs_reach_schemes_within_others(here):
     reducer = GradientReducer(Piecewise([(0, inner), (9, Torus2D())]), here, bucket_bytes=1 << 20)
     variables, rests = [tf.Variable(tf.zeros([N, 1]))], []
     for epoch in range(2):
-        reducer.memory.begin_epoch(epoch)
+        reducer.memory.begin_epoch(epoch, variables)
         sparse_runs.step(reducer, variables, here.topology, epoch)
         [(_, state)] = reducer.memory.buckets
         rests.append("residual" in state and bool(tf.reduce_any(state["residual"] != 0)))
@@ -157,12 +157,12 @@ def test_a_resumed_run_goes_by_its_own_epoch(comm, here, topology, bucket_bytes)
     variables = [tf.Variable(tf.zeros(shape)) for shape in sparse_runs.SHAPES]
     scheme = Piecewise([(0, HiTopK(0.05)), (2, Dense())], flush=False)
     old = GradientReducer(scheme, here, bucket_bytes=64)
-    old.memory.begin_epoch(1)
+    old.memory.begin_epoch(1, variables)
     sparse_runs.step(old, variables, topology, 0)
     blob = sparse_runs.moved(comm, old.memory.serialize())
     new = GradientReducer(scheme, here, bucket_bytes=bucket_bytes)
     new.memory.deserialize(blob)
-    new.memory.begin_epoch(2)
+    new.memory.begin_epoch(2, variables)
     exact = GradientReducer(Dense(), here, bucket_bytes=64)
     for seed in (1, 2):
         np.testing.assert_array_equal(

@@ -1,0 +1,74 @@
+"""Residuals that are restored where workers share nodes in another way: their sum is kept."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess.sparse_runs import SHAPES, apart, moved, placed, sent_in_all, step
+from tf_sparse_strategy.communication import (
+    DGC,
+    HiTopK,
+    OkTopK,
+    Piecewise,
+    ShardedTopK,
+    TopKAllGather,
+)
+from tf_sparse_strategy.gradients import GradientReducer
+from tf_sparse_strategy.residual import VELOCITY, flush
+
+
+@pytest.fixture
+def variables():
+    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+
+
+BY_WORKERS = Piecewise([(0, HiTopK(0.05)), (2, TopKAllGather(0.3))], unit="step")
+OTHERS = [
+    (TopKAllGather(0.3), 64, "apart"),
+    (HiTopK(0.3), 1 << 20, "apart"),
+    (HiTopK(0.3), 1, "pairs"),
+    (ShardedTopK(0.3), 40, "apart"),
+    (BY_WORKERS, 64, "pairs"),
+    (OkTopK(0.3), 64, "pairs"),
+]
+
+
+@pytest.mark.parametrize("scheme, bucket_bytes, where", OTHERS, ids=str)
+@pytest.mark.parametrize("first", ["apart", "pairs", "pairs, each worker's"])
+def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, bucket_bytes, where):
+    """Other nodes, workers per node, buckets or scheme: everything still arrives."""
+    p = topology.num_workers
+    nodes = {"apart": list(range(p)), "pairs": [rank % 2 for rank in range(p)]}
+    first, _, workers = first.partition(", ")
+    begun = BY_WORKERS if workers else HiTopK(0.05)
+    old = GradientReducer(begun, placed(topology, nodes[first]), bucket_bytes=100)
+    for seed in range(3):
+        step(old, variables, topology, seed)
+    blob = moved(comm, old.memory.serialize())
+    rest = sent_in_all(old, variables)
+    new = GradientReducer(scheme, placed(topology, nodes[where]), bucket_bytes)
+    new.memory.deserialize(blob)
+    np.testing.assert_array_equal(sent_in_all(new, variables), rest)
+    assert rest.any() == (p > 1)
+
+
+@pytest.mark.parametrize("where", ["apart", "pairs"])
+def test_velocities_of_another_run(topology, partners, variables, where):
+    """Other workers per node, or only another density: their sum is kept as the residuals' is."""
+
+    def velocity(reducer, here):
+        [(bucket, state)] = reducer.memory.buckets
+        nothing = tf.zeros([bucket.num_elements])
+        return here.all_reduce(flush(nothing, state[VELOCITY], DGC().share(here.topology))).numpy()
+
+    p, room = topology.num_workers, 1 << 20
+    here = apart(topology)
+    old = GradientReducer(DGC(0.05, momentum=0.5), here, room)
+    step(old, variables, topology, 0)
+    step(old, variables, topology, 1)
+    there = placed(topology, {"apart": range(p), "pairs": [rank % 2 for rank in range(p)]}[where])
+    new = GradientReducer(DGC(0.1, momentum=0.5), there, room)
+    new.memory.deserialize(moved(here, old.memory.serialize()))
+    new.memory.of(next(iter(old.memory._lists)), variables)
+    np.testing.assert_array_equal(velocity(new, there), velocity(old, here))
+    assert velocity(old, here).any()
