@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from tf_sparse_strategy.embedding.slices import tensorflows, whole_shape
 
 # Bytes that are sent at once: what one operation sends must arrive within Gloo's time limit.
 PIECE = 64 << 20
+_NOTICE_SECONDS = 5
 _SHOWN = 5  # differences
 _given: set[int] = set()  # seeds that were ours, not the user's
 _SAME_MODEL = "Build the same model, in the same order, on all workers."
@@ -30,6 +32,15 @@ def gather(value: Any, collectives: Collectives) -> list:
     mine = tf.constant(np.frombuffer(line, np.uint8))
     lines = collectives.all_gather(mine, purpose="agreement").numpy().tobytes()
     return [json.loads(line) for line in lines.splitlines()]
+
+
+def told(error: BaseException) -> str:
+    """An error's class and text; an error whose text cannot be had must not hide behind another."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"  # as Python prints it
+    return f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager
@@ -44,17 +55,28 @@ def together(collectives: Collectives) -> Iterator[None]:
         yield
     except Exception as caught:  # whatever it is, the others must hear of it before it goes on
         error = caught
-    mine = None if error is None else f"{type(error).__name__}: {error}"
     if collectives.topology.num_workers > 1:
+        mine = None if error is None else told(error)
+        # They may wait in a collective within the block, and end this process before it is raised.
+        alone = threading.Timer(_NOTICE_SECONDS, _say_alone, [error])
+        alone.daemon = True
+        if error is not None:
+            alone.start()
         try:
             errors = gather(mine, collectives)
         except Exception as lost:  # of the others; what was wrong here counts
             error = error or lost
+        finally:
+            alone.cancel()
     if error is not None:  # not within `except`, where it would seem to come of the others' loss
         raise error
     failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
     if failed:
         raise RuntimeError("this worker succeeded, others failed. " + "; ".join(failed))
+
+
+def _say_alone(error):
+    logging.error("This failed, and the other workers do not come to hear of it:", exc_info=error)
 
 
 def require_same(facts: Mapping[str, Any], collectives: Collectives, remedy: str) -> None:
@@ -222,17 +244,18 @@ def agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
     if mine is None:
         tf.random.set_seed(shared)
         _given.add(shared)
-    for name, seed, column in (("random", random.seed, 3), ("numpy.random", np.random.seed, 4)):
-        if len({row[column] for row in rows}) > 1:
-            seed(shared)
-            if collectives.topology.rank == 0:
-                logging.log(
-                    logging.INFO if mine is None else logging.WARNING,
-                    "%s was in another state on each worker, and is seeded by %d on all, so that shuffles "
-                    "agree. Seed it again after making the strategy if workers are to draw other numbers.",
-                    name,
-                    shared,
-                )
+    generators = ("random", random.seed, 3), ("numpy.random", np.random.seed, 4)
+    apart = {name: seed for name, seed, column in generators if len({row[column] for row in rows}) > 1}
+    for seed in apart.values():
+        seed(shared)
+    if apart and collectives.topology.rank == 0:
+        logging.log(
+            logging.INFO if mine is None else logging.WARNING,
+            "%s: in another state on each worker, seeded by %d on all now, so that shuffles agree. Seed them "
+            "after making the strategy if workers are to draw other numbers.",
+            " and ".join(apart),
+            shared,
+        )
     return shared if shared in _given else None
 
 

@@ -59,6 +59,7 @@ def _begin_from_backup(original, callback, logs=None):
     if extended is None:
         original(callback, logs)
         return
+    extended.collectives.barrier()  # the first may still be deleting what a fit before has left
     # Each file by itself: disks that are not shared may have been given some of them.
     saving.require_same(extended, callback._training_metadata_path)
     saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))

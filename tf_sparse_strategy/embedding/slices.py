@@ -100,7 +100,7 @@ def variable_class(mirrored: type, save_spec: type) -> type:
       save_spec: its class of values that are computed when a checkpoint is written.
     """
 
-    class ColumnSlice(mirrored):
+    class Slice(mirrored):
         """A part of a table or slot; its checkpoint is the whole, written by the first worker."""
 
         partition: Partition | None = None
@@ -129,7 +129,7 @@ def variable_class(mirrored: type, save_spec: type) -> type:
                 )
             return super()._export_to_saved_model_graph(*args, **kwargs)
 
-    return ColumnSlice
+    return Slice
 
 
 class _UnderWay(threading.local):
@@ -167,11 +167,9 @@ class Slices:
 
     # ---- making ---------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def making(self, partition: Partition | None) -> Iterator[None]:
+    def making(self, partition: Partition | None) -> contextlib.AbstractContextManager:
         """While this lasts, variables made under the strategy are slices; of None, whole."""
-        with while_set(self._local, partition=partition, blocks=None):
-            yield
+        return while_set(self._local, partition=partition, blocks=None)
 
     def partition_beside(self, reference: Any) -> Partition | None:
         """The partition of a variable about to be made; None if it is no slice.
@@ -233,33 +231,20 @@ class Slices:
     def whole(self, variable: Any) -> np.ndarray:
         """The whole table of a slice: collective, unless the first worker asks in `asking()`."""
         held = of(variable)
-        if not self._local.asking:
-            return self.gather(held, everywhere=True)
-        self._ask_for(held)
-        return self.gather(held, everywhere=False)
+        return self.gather(held, everywhere=not self._has_asked(held))
 
     def written(self, held: Any) -> np.ndarray | None:
         """The whole of a slice for a checkpoint: on the first worker, None on others. Collective or asked."""
-        asking = self._local.asking
-        return self.whole(held) if asking else self.gather(held, everywhere=False)
+        self._has_asked(held)
+        return self.gather(held, everywhere=False)
 
     def pass_rows(self, variable: Any, take: Callable[[int, int, np.ndarray], None]) -> None:
         """Calls `take(first, end, rows [first, end))` for all rows of a divided table; collective as `whole`.
 
         What `take` raises is raised when the others, who do not know of it, have sent the rest.
         """
-        held, asking = of(variable), self._local.asking
-        if asking:
-            self._ask_for(held)
-        failure = None
-        for first, end, rows in self._gathered(held, everywhere=not asking):
-            try:
-                if failure is None:
-                    take(first, end, rows)
-            except Exception as error:
-                failure = error
-        if failure is not None:
-            raise failure
+        held = of(variable)
+        self._pass(held, not self._has_asked(held), take)
 
     def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:
         """The whole table on every worker, or on the first worker and None on others. Collective."""
@@ -267,12 +252,27 @@ class Slices:
         if partition.workers == 1:
             self._check_read(held)
             return local.numpy()
-        for first, end, rows in self._gathered(held, everywhere):
-            if rows is not None:
-                if table is None:
-                    table = np.empty(partition.grid.shape, local.dtype.as_numpy_dtype)
-                table[first:end] = rows
+
+        def put(first, end, rows):
+            nonlocal table
+            if table is None:
+                table = np.empty(partition.grid.shape, local.dtype.as_numpy_dtype)
+            table[first:end] = rows
+
+        self._pass(held, everywhere, put)
         return None if table is None else partition.whole(table)
+
+    def _pass(self, held, everywhere, take):
+        """Calls `take` as `pass_rows` does, on workers that get rows."""
+        failure = None
+        for first, end, rows in self._gathered(held, everywhere):
+            try:
+                if rows is not None and failure is None:
+                    take(first, end, rows)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _gathered(self, held, everywhere):
         """(first, end, rows [first, end)) of a divided table's grid; no rows on workers that get none."""
@@ -310,9 +310,12 @@ class Slices:
         while (index := self._request(_END)) != _END:
             self.gather(self._made[index](), everywhere=False)
 
-    def _ask_for(self, held):
-        made = [known() for known in self._made]
-        self._request(next(i for i, known in enumerate(made) if known is held))
+    def _has_asked(self, held) -> bool:
+        """In `asking()`: asks the other workers for a slice, and says so."""
+        if self._local.asking:
+            made = [known() for known in self._made]
+            self._request(next(i for i, known in enumerate(made) if known is held))
+        return self._local.asking
 
     def _request(self, index: int) -> int:
         asked = self.collectives.broadcast(tf.constant(index, tf.int64), purpose="table_asked_for")

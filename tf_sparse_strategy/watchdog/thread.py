@@ -158,6 +158,8 @@ class Watchdog:
         elif "end" in message:
             self._workers[rank] = dataclasses.replace(worker, end=End(**message["end"]))
         elif "verdict" in message:
+            if self._rank == 0:  # about itself: of another, rank 0 is the judge
+                self._channel.send(message)
             self._decide(**message["verdict"])
         elif "waits" in message:
             self._workers[rank] = dataclasses.replace(worker, **message)
@@ -238,8 +240,9 @@ class Watchdog:
 
     def _print(self, text: str):
         prefix = f"tf_sparse_strategy, rank {self._rank} ({self._workers[self._rank].host}): "
+        lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
         with contextlib.suppress(OSError):  # nobody reads
-            os.write(2, "".join(f"{prefix}{line}\n" for line in text.splitlines()).encode())
+            os.write(2, lines.encode(errors="backslashreplace"))  # names of files need not be Unicode
 
     # ---- the end of the program -----------------------------------------------------------------
 
@@ -282,4 +285,4 @@ def _end_by(error: BaseException | None) -> End:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:2000] + f"\n  at {source_line.error_line(error)}"
+    return agreement.told(error)[:2000] + f"\n  at {source_line.error_line(error)}"

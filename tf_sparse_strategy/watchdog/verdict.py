@@ -167,7 +167,8 @@ def _left(workers, limit):
         return Verdict("; ".join(f"{_names([w])} ended the program with {w.end.code}" for w in by_code))
     if gone:
         return Verdict(
-            f"{_names(gone)} ended the program, without an uncaught error, while others still called. "
+            f"{_names(gone)} ended the program, without an uncaught error (`raise SystemExit` is none), "
+            f"while others still called. "
             f"{_REMEDY}"
         )
     if not failed:
@@ -208,8 +209,9 @@ def _stalled(workers, silence_limit, stall_limit):
 
 
 def _function(operation: str) -> str:
-    """The function that the operation stands in (call_site.py), "eager" for none."""
-    return operation.split(".")[2]
+    """The function that the operation stands in (call_site.py); an eager one, which blocks, is by itself."""
+    function = operation.split(".")[2]
+    return operation if function == "eager" else function
 
 
 def _stall_text(alive, operation, lacking, seconds) -> str:
