@@ -24,8 +24,8 @@ def parse(memory: int | str) -> int | None:
     """Bytes of a user's limit; None for "auto".
 
     Example:
-      >>> parse("1.5GB"), parse("200 MB"), parse(4096), parse("auto")
-      (1610612736, 209715200, 4096, None)
+      >>> parse("1.5GB"), parse("200 MB"), parse(4096), parse("0"), parse("auto")
+      (1610612736, 209715200, 4096, 0, None)
     """
     if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
         return memory
@@ -33,6 +33,8 @@ def parse(memory: int | str) -> int | None:
         return None
     units = {"TB": 1 << 40, "GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
     text = str(memory).strip().upper()
+    if text.isdecimal():
+        return int(text)
     for unit, size in units.items():
         if text.endswith(unit):
             try:

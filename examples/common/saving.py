@@ -47,9 +47,9 @@ class Saving(tf.keras.callbacks.Callback):
         with tf.io.gfile.GFile(self._settings_file) as file:
             saved = json.load(file)
         for name, value in self._settings.items():
-            if saved.get(name) != value:
+            if saved.get(name, value) != value:
                 raise ValueError(
-                    f"{name}={value!r} must be {saved.get(name)!r}, as in the run that "
+                    f"{name}={value!r} must be {saved[name]!r}, as in the run that "
                     f"{self._manager.directory} holds; or leave out --resume, or give another --output_dir."
                 )
 

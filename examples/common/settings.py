@@ -47,7 +47,7 @@ class Settings:
     learning_rate: float = setting("The optimizer's peak rate.", positive=True)
     comm: str = setting(
         "How gradients are summed: dense, torus2d, auto, or another name of tss.communication but dgc; after "
-        "the sparse epochs if there are any.",
+        "the sparse epochs if there are any, where it cannot be auto.",
         "dense",
     )
     sparse_epochs: int = setting(
@@ -91,6 +91,8 @@ class Settings:
             raise ValueError(
                 "comm='dgc' must be another, e.g. 'hitopk': no recipe has SGD without momentum."
             )
+        if self.sparse_epochs and self.comm == "auto":
+            raise ValueError("comm='auto' chooses in all epochs: give --sparse_epochs=0 beside it.")
         sparse = self.sparse_epochs or hasattr(communication.get(self.comm), "density")
         if self.density is not None and not sparse:
             raise ValueError(
@@ -101,7 +103,9 @@ class Settings:
     def lasting(self) -> dict[str, Any]:
         """What a run that goes on from this one's checkpoint must have in common with it, by name."""
         fields = dataclasses.fields(self)
-        return {field.name: getattr(self, field.name) for field in fields if field.metadata["lasting"]}
+        kept = {field.name: getattr(self, field.name) for field in fields if field.metadata["lasting"]}
+        # With float16 the checkpoint's optimizer is another one, which scales the loss.
+        return kept | {"dtype_is_mixed_float16": self.dtype == "mixed_float16"}
 
 
 def parse_phases(text: str) -> tuple[tuple[int, int], ...]:

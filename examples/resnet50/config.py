@@ -96,7 +96,9 @@ class Config(Settings):
     )
     cache_dir: str | None = setting("Local directory for copies of the records.", None)
     cache_memory: str = setting(
-        "Limit of decoded images in memory, per machine: auto, or 20GB.", "auto"
+        "Limit of each store of decoded images, per machine: auto, 20GB, or 0 for none. There is one for "
+        "each canvas in use, of training and of validation.",
+        "auto",
     )
     validation_batch_size: int = setting(
         "Images per validation step, all workers together.", 4096, positive=True

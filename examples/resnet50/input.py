@@ -13,6 +13,7 @@ from datacache.cache import MEMORY_DIR
 from datacache.local import LocalCopies
 from examples.resnet50 import images, records
 from examples.resnet50.config import Config, Phase
+from tf_sparse_strategy import agreement
 from tf_sparse_strategy.input import without_tuning
 
 # Of the synthetic files: numbers of images and of shards.
@@ -100,6 +101,11 @@ class Data:
         for source in self._sources.values():
             # Before its size is asked for: files are read once per machine, into the copies.
             source.open(copies, memory_dir)
+        agreement.require_same(
+            {split: self.size(split) for split in self._sources},
+            strategy.extended.collectives,
+            "--data_dir must hold the same images on all machines.",
+        )
         self._caches = {}
         self._aspects = None
 

@@ -77,7 +77,9 @@ class TextSettings(Settings):
                 f"phases={self.phases} must be pairs of 1 and more, with epochs={self.epochs} in all."
             )
         if self.delay_rows and not self.sharded_embedding:
-            raise ValueError("delay_rows must be left out: without sharded_embedding no rows travel.")
+            raise ValueError(
+                "delay_rows must be left out without sharded_embedding: whole tables' rows cannot be delayed."
+            )
         if self.synthetic and self.text is not None:
             raise ValueError(f"text={self.text!r} must be left out where the data are synthetic.")
         if self.synthetic and self.check:

@@ -1,6 +1,7 @@
 """Training on arrays of ids with Keras's `fit`, and what a run reports."""
 
 import dataclasses
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from examples.common.precision import computing_in
 from examples.common.saving import resumed
 from examples.common.strategy import start
 from examples.text.settings import TextSettings
+from tf_sparse_strategy import agreement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,15 @@ def train(
                 f"global_batch_size={batch} must be at most {len(learnt)}, the samples of {words} words to "
                 f"train on, and there must be some to test on: {len(held_out)}."
             )
+    arrays = [array for pair in data.values() for part in pair for array in (part.inputs, part.labels)]
+    digest = hashlib.sha256()
+    for array in tf.nest.flatten(arrays):
+        digest.update(np.ascontiguousarray(array))
+    agreement.require_same(
+        {"samples": digest.hexdigest()[:16]},
+        strategy.extended.collectives,
+        "Give --text the same file on all machines, or use the same Python with the same packages.",
+    )
     tf.keras.utils.set_random_seed(settings.seed)
     with strategy.scope(), computing_in(settings.dtype):
         model = make_model(
