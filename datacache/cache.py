@@ -187,14 +187,14 @@ class DataCache:
           ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
             batch has fewer rows than workers.
         """
-        self._print_forecast(_is_first(input_context))
+        context = input_context or tf.distribute.InputContext()
+        self._print_forecast(context.input_pipeline_id == 0)
         start = order.whole("start", start)
         if start < 0:
             raise ValueError(f"start={start}: must be at least 0, the steps that are done already.")
         plan = self.order(batch_size, seed, shuffle, fraction, drop_remainder)
         batch_size = plan.batch_size
-        rows = _rows(input_context, batch_size)
-        workers = 1 if input_context is None else input_context.num_input_pipelines
+        rows, workers = _rows(context, batch_size), context.num_input_pipelines
         rest = len(self) % batch_size
         if 0 < rest < workers and not drop_remainder:
             raise ValueError(
@@ -264,7 +264,8 @@ class DataCache:
                 f"warm() without batch_size, but nodes={self._nodes}: which part of the samples this machine "
                 "needs depends on the dataset; pass its batch_size, seed, shuffle and input_context."
             )
-        first = _is_first(input_context)
+        context = input_context or tf.distribute.InputContext()
+        first = context.input_pipeline_id == 0
         self._print_forecast(first)
         if self.memory.path is None:
             return
@@ -273,7 +274,7 @@ class DataCache:
             ids = tf.data.Dataset.range(todo).batch(_WARM_BATCH)
         else:
             plan = self.order(batch_size, seed, shuffle)
-            rows = _rows(input_context, plan.batch_size)
+            rows = _rows(context, plan.batch_size)
             todo = sum(len(range(row, len(self), plan.batch_size)) for row in rows)
             steps = tf.data.Dataset.range(plan.steps_per_epoch)
             ids = steps.map(lambda step: order.batch_ids(step, plan, rows)[0])
@@ -332,18 +333,12 @@ class DataCache:
         return tf.nest.map_structure(lambda rows: rows[0], batch)
 
 
-def _is_first(context: tf.distribute.InputContext | None) -> bool:
-    """Whether this process tells the user what happens."""
-    return context is None or context.input_pipeline_id == 0
-
-
-def _rows(context: tf.distribute.InputContext | None, batch_size: int) -> range:
+def _rows(context: tf.distribute.InputContext, batch_size: int) -> range:
     """The rows of a global batch that a worker owns.
 
     Raises:
       ValueError: the worker has several replicas, or there are fewer rows than workers.
     """
-    context = context or tf.distribute.InputContext()
     workers = context.num_input_pipelines
     if context.num_replicas_in_sync != workers:
         raise ValueError(

@@ -198,7 +198,8 @@ def exchanged_window(epoch: int, order: Order) -> tuple[tf.Tensor, tf.Tensor, tf
     Returns:
       int64 [n] each: rows of the window's positions, the samples there before, and those after.
     """
-    begin, end = windows(order)[(epoch - 1) % len(windows(order))]
+    edges = windows(order)
+    begin, end = edges[(epoch - 1) % len(edges)]
     positions = tf.range(begin, end, dtype=tf.int64)
 
     def samples(at):

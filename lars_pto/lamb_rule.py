@@ -21,7 +21,6 @@ class LambRule:
       beta_1: β₁.
       beta_2: β₂.
       epsilon: ε, in units of the gradient.
-      weight_decay: λ; under the trust ratio (Keras 3's own `Lamb` decays outside it).
       bias_correction: whether m and v are divided by 1-βᵗ.
 
     Raises:
@@ -34,7 +33,6 @@ class LambRule:
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-6
-    weight_decay: float = 0.01
     bias_correction: bool = True
 
     slot_names = ("momentum", "variance")
@@ -45,11 +43,8 @@ class LambRule:
                 raise ValueError(
                     f"LAMB got {name}={getattr(self, name)!r}; it must be in [0, 1)."
                 )
-        for name in ("epsilon", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(
-                    f"LAMB got {name}={getattr(self, name)!r}; it must be a number >= 0."
-                )
+        if not self.epsilon >= 0:
+            raise ValueError(f"LAMB got epsilon={self.epsilon!r}; it must be a number >= 0.")
 
     def begin(self, w, g, slots, decay, step) -> Begun:
         """See `trust_ratio.Rule`."""

@@ -32,7 +32,6 @@ class LarsRule:
 
     Attributes:
       momentum: μ.
-      weight_decay: λ.
       trust_coefficient: η.
       epsilon: ε, in units of the norm of the gradient.
       nesterov: whether the step looks one step ahead.
@@ -48,7 +47,6 @@ class LarsRule:
     """
 
     momentum: float = 0.9
-    weight_decay: float = 1e-4
     trust_coefficient: float = 0.001
     epsilon: float = 0.0
     nesterov: bool = False
@@ -62,7 +60,7 @@ class LarsRule:
             raise ValueError(
                 f"LARS got variant={self.variant!r}; allowed are {', '.join(VARIANTS)}."
             )
-        for name in ("momentum", "weight_decay", "trust_coefficient", "epsilon"):
+        for name in ("momentum", "trust_coefficient", "epsilon"):
             value = getattr(self, name)
             if not value >= 0:
                 raise ValueError(f"LARS got {name}={value!r}; it must be a number >= 0.")

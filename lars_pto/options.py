@@ -73,9 +73,9 @@ class LarsOptions:
         parallel: str = "auto",
         **keras_options,
     ):
+        _check_decay("LARS", weight_decay)
         rule = LarsRule(
             momentum,
-            weight_decay or 0.0,
             trust_coefficient,
             epsilon,
             nesterov,
@@ -133,9 +133,15 @@ class LambOptions:
         parallel: str = "auto",
         **keras_options,
     ):
-        rule = LambRule(beta_1, beta_2, epsilon, weight_decay or 0.0, bias_correction)
+        _check_decay("LAMB", weight_decay)
+        rule = LambRule(beta_1, beta_2, epsilon, bias_correction)
         exclusions = _exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
+
+
+def _check_decay(name, decay):
+    if decay is not None and not decay >= 0:
+        raise ValueError(f"{name} got weight_decay={decay!r}; it must be a number >= 0.")
 
 
 def _exclusions(vectors, weight_decay, adaptation):
@@ -147,11 +153,9 @@ def _exclusions(vectors, weight_decay, adaptation):
 
 
 def config_of(rule: LarsRule | LambRule, exclusions: Exclusions, norms: Norms) -> dict[str, Any]:
-    """The arguments of the constructors above that give these, but for `weight_decay`."""
-    config = dataclasses.asdict(rule)
-    del config["weight_decay"]  # Keras's configuration has it, None included
+    """The arguments of the constructors above that give these."""
     return {
-        **config,
+        **dataclasses.asdict(rule),
         "exclude_vectors": exclusions.vectors,
         "weight_decay_exclusions": list(exclusions.weight_decay),
         "adaptation_exclusions": (

@@ -26,11 +26,9 @@ class Rule(Protocol):
 
     Attributes:
       slot_names: one name for each tensor of state that a weight has.
-      weight_decay: the decay of weights that are not excluded.
     """
 
     slot_names: tuple[str, ...]
-    weight_decay: float
 
     def begin(
         self,

@@ -13,14 +13,7 @@ from tf_sparse_strategy.communication.switching import Switching
 from tf_sparse_strategy.hooking import extended_of
 from tf_sparse_strategy.recorder import Recorder
 
-_LOGGED = (
-    "samples_per_second",
-    "seconds_per_step",
-    "collectives_per_step",
-    "bytes_per_step",
-    "cross_bytes_per_step",
-    "imbalance",
-)
+_IN_TENSORBOARD_ALONE = "worker_bytes_per_step"
 _begun: list["CommunicationMonitor"] = []  # and not ended
 
 
@@ -65,7 +58,8 @@ class CommunicationMonitor(*_callback_classes()):
     - `computation_stall`: seconds per step in which a worker did not compute, of the one that waits longest;
     - `overlap_ratio`: of the time in which workers communicated, the part in which they computed as well.
 
-    Validation within the epoch counts for nothing here; the first epoch includes tracing the model.
+    `fit`'s own validation counts for nothing here; what other callbacks evaluate, predict or fit counts
+    unless they come behind this one. The first epoch includes tracing the model.
     Cost: one all-gather of 40 bytes per worker and epoch, or per `update_freq` steps; under sparse
     communication one of 72 bytes more, and one at each epoch's beginning.
 
@@ -197,17 +191,13 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_epoch_end(self, epoch, logs=None):
         rates = self._epoch.rates()
-        logged = {name: rates[name] for name in _LOGGED}
         if self._schemes is not None:
             now = self._schemes.gather()
-            found = self._schemes.rates(self._epoch_schemes, now)
-            rates.update(found)
-            logged.update(found)
+            rates |= self._schemes.rates(self._epoch_schemes, now)
             self._tell_changes("epoch", epoch, now[0].changes)
-        rates.update(self._hidden)
-        logged.update(self._hidden)
+        rates |= self._hidden
         if logs is not None:
-            logs.update(logged)
+            logs.update({name: rate for name, rate in rates.items() if name != _IN_TENSORBOARD_ALONE})
         self._write("epoch", rates, epoch)
 
     def on_train_end(self, logs=None):

@@ -9,16 +9,16 @@ from tf_sparse_strategy.trace import COMPUTE, STEPS, Span
 Spans = Mapping[int, Sequence[Span]]
 
 
-def aligned(ranks: Spans, nodes: Sequence[int]) -> dict[int, list[Span]]:
-    """Each rank's bars by the clock of the first rank's node.
+def aligned(ranks: Spans, nodes: Sequence[int], ahead: Mapping[int, int]) -> dict[int, list[Span]]:
+    """Each rank's bars by the clock of the first rank's node, from which others are `ahead` (`offsets`).
 
     Example:
       >>> bars = {0: [Span("g.all_reduce_sum.f.0", "", 5, 9, {"step": 0})],
       ...         1: [Span("g.all_reduce_sum.f.0", "", 107, 109, {"step": 0})]}
-      >>> [(bar.begin, bar.end) for bar in aligned(bars, nodes=[0, 1])[1]]
+      >>> apart = offsets(bars, nodes=[0, 1])
+      >>> [(bar.begin, bar.end) for bar in aligned(bars, [0, 1], apart)[1]]
       [(7, 9)]
     """
-    ahead = offsets(ranks, nodes)
     return {
         rank: [
             dataclasses.replace(s, begin=s.begin - ahead[nodes[rank]], end=s.end - ahead[nodes[rank]])

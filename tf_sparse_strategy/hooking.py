@@ -17,6 +17,14 @@ def extended_of(strategy: Any) -> Any:
     return extended if hasattr(extended, "reduce_gradients") else None
 
 
+def ours(strategy: Any) -> Any:
+    """`strategy.extended` if it is a `SparseStrategy` with more than one worker, else None."""
+    extended = extended_of(strategy)
+    if extended is None or extended.collectives.topology.num_workers == 1:
+        return None
+    return extended
+
+
 def extended_of_model(model: Any) -> Any:
     """`extended_of` the strategy that a model of either Keras was made under; None for None."""
     return extended_of(getattr(model, "distribute_strategy", None))

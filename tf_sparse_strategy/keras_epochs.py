@@ -30,6 +30,7 @@ from tf_sparse_strategy.hooking import (
     extended_of_model,
     model_of,
     optimizers_of,
+    ours,
     while_set,
     wrap,
 )
@@ -69,9 +70,10 @@ def install_tf_keras() -> None:
 
 
 def _begin_epoch(original, callbacks, epoch, logs=None):
-    extended = extended_of_model(model_of(callbacks))
+    model = model_of(callbacks)
+    extended = extended_of_model(model)
     if extended is not None:
-        extended.gradients.memory.begin_epoch(epoch)
+        extended.gradients.memory.begin_epoch(epoch, model.variables if model.built else ())
     return original(callbacks, epoch, logs)
 
 
@@ -114,14 +116,9 @@ def _follow_first_between_epochs(original, adapter):
     return original(adapter)
 
 
-def _has_several_workers():
-    extended = extended_of(tf.distribute.get_strategy())
-    return extended is not None and extended.collectives.topology.num_workers > 1
-
-
 def _without_threads(original, adapter, x, workers, use_multiprocessing, max_queue_size):
     """A `Sequence` of tf_keras, which its threads shuffle once more, or not, as an epoch ends."""
-    if _has_several_workers() and (workers > 1 or use_multiprocessing):
+    if ours(tf.distribute.get_strategy()) is not None and (workers > 1 or use_multiprocessing):
         warnings.warn(
             f"workers={workers}, use_multiprocessing={use_multiprocessing}: threads of tf_keras would give a "
             "Sequence another order on each worker, so it is read by one. Use keras.utils.PyDataset of "
@@ -134,7 +131,7 @@ def _without_threads(original, adapter, x, workers, use_multiprocessing, max_que
 
 def _refuse_own_clocks(original, tuner):
     """Workers that make other numbers of steps in a call wait for each other for ever."""
-    if _has_several_workers():
+    if ours(tf.distribute.get_strategy()) is not None:
         raise ValueError(
             "steps_per_execution='auto' is tuned by each worker's own clock; with several workers pass a "
             "number to compile()."

@@ -32,7 +32,7 @@ from tf_sparse_strategy import (
     keras_saving,
 )
 from tf_sparse_strategy.embedding import fusion
-from tf_sparse_strategy.hooking import extended_of_model, in_replica_of_ours, model_of, wrap
+from tf_sparse_strategy.hooking import extended_of_model, in_replica_of_ours, model_of, ours, wrap
 from tf_sparse_strategy.keras_callers import is_in_fit
 from tf_sparse_strategy.overlap import tuned_fit
 
@@ -110,8 +110,8 @@ def _end_epoch(original, callbacks, *args, **kwargs):
     """The clock of one worker, or a signal to it, may say that it is enough."""
     result = _synchronize_first(original, callbacks, *args, **kwargs)
     model = model_of(callbacks)
-    extended = extended_of_model(model)
-    if extended is not None and extended.collectives.topology.num_workers > 1 and is_in_fit(model):
+    extended = ours(getattr(model, "distribute_strategy", None))
+    if extended is not None and is_in_fit(model):
         own = tf.constant(int(bool(model.stop_training)))
         model.stop_training = bool(extended.collectives.all_reduce(own, op="max", purpose="stop"))
     return result

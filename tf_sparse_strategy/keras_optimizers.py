@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.gradient_kinds import of_present, values_of
-from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, while_set, wrap
+from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 
 
 class _Clipping(threading.local):
@@ -86,8 +86,7 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
 
 def _require_replica(optimizer):
     """Where no replica function runs: tells of what would be each worker's own training."""
-    owner = extended_of(getattr(optimizer, "_distribution_strategy", None))
-    if owner is None or owner.collectives.topology.num_workers == 1:
+    if ours(getattr(optimizer, "_distribution_strategy", None)) is None:
         return
     if tf.distribute.has_strategy():
         raise RuntimeError(

@@ -30,7 +30,7 @@ import tensorflow as tf
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import wrap
+from tf_sparse_strategy.hooking import ours, wrap
 from tf_sparse_strategy.overlap.variables import owner_of
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
@@ -121,7 +121,7 @@ def _wrap_csv_logger(csv_logger) -> None:
 def shared_by(model: Any) -> Any:
     """Of its strategy, or of the current one, if that is ours with several workers, `extended`; else None."""
     current = tf.distribute.get_strategy()
-    return saving.ours(getattr(model, "distribute_strategy", current))
+    return ours(getattr(model, "distribute_strategy", current))
 
 
 def is_follower(model: Any) -> bool:
@@ -238,7 +238,7 @@ def _load_weights(original, model, filepath, *args, **kwargs):
 
 
 def _load_model(original, filepath, *args, **kwargs):
-    extended = saving.ours(tf.distribute.get_strategy())
+    extended = ours(tf.distribute.get_strategy())
     return _load(extended, filepath, lambda path: original(path, *args, **kwargs))
 
 
@@ -302,7 +302,7 @@ def _private(directory: str) -> str:
 
 
 def _private_temp_dir(original, dirpath, strategy):
-    if saving.ours(strategy) is None or dirpath.startswith(_private_root().name):
+    if ours(strategy) is None or dirpath.startswith(_private_root().name):
         return original(dirpath, strategy)
     private = original(_private(dirpath), strategy)
     _instead_of[private] = dirpath

@@ -1,6 +1,5 @@
-"""Measures the alpha-beta model of this cluster in a few seconds; all workers learn the same numbers."""
+"""Measures the alpha-beta model of this cluster in some 15 seconds; all workers learn the same numbers."""
 
-import contextlib
 import dataclasses
 import math
 import socket
@@ -26,7 +25,7 @@ PATIENCE = 10.0  # seconds for another worker to answer the ping
 
 
 def measure(collectives: Collectives) -> LinkModel:
-    """Measures the links between the workers; collective, a few seconds.
+    """Measures the links between the workers; collective, some 15 seconds.
 
     - alpha: half the median round trip of 64 bytes by TCP, in every node and between neighbouring
       nodes; the slowest pair counts.
@@ -176,7 +175,7 @@ def _answer(server: socket.socket) -> None:
 def _round_trip(address: tuple[str, int]) -> float:
     """Median seconds until a small message is back."""
     trips = []
-    with contextlib.closing(socket.create_connection(address, PATIENCE)) as connection:
+    with socket.create_connection(address, PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(ROUND_TRIPS):
             begin = time.perf_counter()

@@ -118,14 +118,15 @@ def rates(workers: Sequence[Counts], seconds: float) -> dict[str, float]:
     steps = max(worker.steps for worker in workers)
     per_step = 1.0 / steps if steps else 0.0
     sent = np.array([[w.local_bytes, w.cross_bytes] for w in workers], float) * per_step
+    by_worker = sent.sum(axis=1)
     return {
         "samples_per_second": sum(w.rows for w in workers) / seconds if seconds > 0 else 0.0,
         "seconds_per_step": seconds * per_step,
         "collectives_per_step": max(worker.calls for worker in workers) * per_step,
         "bytes_per_step": float(sent.sum()),
         "cross_bytes_per_step": float(sent[:, 1].sum()),
-        "worker_bytes_per_step": float(sent.sum(axis=1).max()),
-        "imbalance": float(sent.sum(axis=1).max() / mean) if (mean := sent.sum(axis=1).mean()) else 0.0,
+        "worker_bytes_per_step": float(by_worker.max()),
+        "imbalance": float(by_worker.max() / by_worker.mean()) if by_worker.any() else 0.0,
     }
 
 
@@ -211,7 +212,7 @@ class SchemeCounts:
 def read_schemes(model, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker knows of the sparse sums of a model's gradients."""
     strategy = model.distribute_strategy
-    topology, buckets = strategy.topology, strategy.residual.trained_buckets(model.variables)
+    topology, buckets = strategy.topology, strategy.residual.trained_buckets(model.trainable_variables)
     all_buckets = strategy.residual.buckets  # for what is counted
     scheme = strategy.extended.gradients.scheme
     used = [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
@@ -234,7 +235,7 @@ def schemes_in_use(model) -> dict[str, int]:
     """Elements of a model's gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
     strategy = model.distribute_strategy
-    for bucket, state in strategy.residual.trained_buckets(model.variables):
+    for bucket, state in strategy.residual.trained_buckets(model.trainable_variables):
         scheme = scheme_of(bucket, strategy.extended.gradients.scheme)
         scheme, _ = scheme.in_use(state, strategy.topology)[-1]
         name = repr(scheme)

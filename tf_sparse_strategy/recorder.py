@@ -69,9 +69,10 @@ class Recorder:
             trace.write(path.replace("{rank}", str(topology.rank)), own)
         else:
             rows = agreement.gather([dataclasses.astuple(span) for span in self._spans], self._collectives)
-            spans = {rank: [trace.Span(*fields) for fields in row] for rank, row in enumerate(rows)}
-            ranks = clocks.aligned(spans, topology.nodes)
             if topology.rank == 0:
+                spans = {rank: [trace.Span(*fields) for fields in row] for rank, row in enumerate(rows)}
+                apart = clocks.offsets(spans, topology.nodes)
+                ranks = clocks.aligned(spans, topology.nodes, apart)
                 trace.write(path, trace.chrome_trace(ranks, topology.nodes))
         found = agreement.gather(_times(self._spans), self._collectives)
         return stall.rates([None if row is None else stall.Times(**row) for row in found])

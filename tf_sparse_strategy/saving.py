@@ -40,7 +40,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy import agreement
-from tf_sparse_strategy.hooking import extended_of, wrap
+from tf_sparse_strategy.hooking import ours, wrap
 
 _MISSING = -1
 _Path = str | os.PathLike
@@ -63,14 +63,6 @@ def install() -> None:
 # ---- whose is it ---------------------------------------------------------------------------------
 
 
-def ours(strategy: tf.distribute.Strategy | None) -> Any:
-    """`strategy.extended` if it is a `SparseStrategy` with more than one worker, else None."""
-    extended = extended_of(strategy)
-    if extended is None or extended.collectives.topology.num_workers == 1:
-        return None
-    return extended
-
-
 def is_chief(extended: Any) -> bool:
     """Whether this worker is the one that writes."""
     return extended.collectives.topology.rank == 0
@@ -84,8 +76,8 @@ def _owner(root) -> Any:
             "distribute_strategy",
             None,  # a variable of Keras 3
         )
-        if ours(made_it) is not None:
-            return made_it.extended
+        if (extended := ours(made_it)) is not None:
+            return extended
     return None
 
 

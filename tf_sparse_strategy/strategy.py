@@ -168,11 +168,6 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         for part in parts:
             part.synchronize()
 
-    @property
-    def cluster_resolver(self):
-        """None: the launcher, not TF_CONFIG, describes the cluster."""
-        return None
-
     def run(self, fn, args=(), kwargs=None, options=None):
         """Calls `fn` on this worker's replica; the P calls together are one step.
 

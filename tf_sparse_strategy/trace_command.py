@@ -8,10 +8,11 @@ import sys
 from tf_sparse_strategy import clocks, stall, timeline, trace
 
 _DESCRIPTION = """\
-Joins the traces that CommunicationMonitor(trace="trace-{rank}.json") writes on each worker into one, for
-https://ui.perfetto.dev: a row of computation and rows of communication for each rank. Clocks of different
-nodes are aligned: an operation in which all take part ends on all at about the same time. Prints by rank
-how long it did not compute (stall), and what part of its communication was hidden behind computation."""
+Reads the trace that CommunicationMonitor(trace="trace.json") writes, or joins those that
+trace="trace-{rank}.json" writes on each worker into one, for https://ui.perfetto.dev: a row of computation
+and rows of communication for each rank. Clocks of different nodes are aligned: an operation in which all
+take part ends on all at about the same time. Prints by rank how long it did not compute (stall), and what
+part of its communication was hidden behind computation."""
 
 _EPILOG = """\
 examples:
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
     try:
         ranks, nodes = _read(args.traces)
         apart = clocks.offsets(ranks, nodes)
-        ranks = clocks.aligned(ranks, nodes)
+        ranks = clocks.aligned(ranks, nodes, apart)
         if args.output:
             trace.write(args.output, trace.chrome_trace(ranks, nodes))
         if args.picture:

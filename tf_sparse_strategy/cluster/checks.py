@@ -37,9 +37,12 @@ def _warn(text: str, fix: str) -> Finding:
     return Finding("warn", text, fix)
 
 
-def _hosts(reports: Sequence[Report]) -> list[Report]:
-    """The first report of each host."""
-    return list({report["host"]: report for report in reversed(reports)}.values())[::-1]
+def first_of_each_host(reports: Sequence[Report]) -> list[Report]:
+    """The first report of each host, in the order of the reports."""
+    found: dict[str, Report] = {}
+    for report in reports:
+        found.setdefault(report["host"], report)
+    return list(found.values())
 
 
 def several_machines(reports: Sequence[Report]) -> bool:
@@ -73,7 +76,7 @@ def horovod_address(report: Report, several: bool) -> str | None:
 
 def check_runtime(reports: Sequence[Report]) -> Iterable[Finding]:
     """Horovod loads, has Gloo, and NCCL and a GPU per worker where there are GPUs."""
-    for report in _hosts(reports):
+    for report in first_of_each_host(reports):
         host, runtime = report["host"], report["runtime"]
         version = report["versions"]["horovod"]
         if version is None:
@@ -99,7 +102,7 @@ def check_runtime(reports: Sequence[Report]) -> Iterable[Finding]:
 
 def check_versions(reports: Sequence[Report]) -> Iterable[Finding]:
     """Packages and this library are the same everywhere."""
-    hosts = _hosts(reports)
+    hosts = first_of_each_host(reports)
     for package, wanted in hosts[0]["versions"].items():
         for other in hosts[1:]:
             if (found := other["versions"][package]) != wanted:
@@ -134,7 +137,7 @@ def check_settings(reports: Sequence[Report]) -> Iterable[Finding]:
 
 def check_names(reports: Sequence[Report]) -> Iterable[Finding]:
     """Each machine leads Horovod to an address that the others can reach."""
-    hosts, several = _hosts(reports), several_machines(reports)
+    hosts, several = first_of_each_host(reports), several_machines(reports)
     for report in reports:
         first = next(other for other in hosts if other["host"] == report["host"])
         if report["interfaces"] != first["interfaces"]:
@@ -197,7 +200,7 @@ def _check_own_name(report: Report, several: bool, export: str) -> Iterable[Find
 
 def check_ports(reports: Sequence[Report]) -> Iterable[Finding]:
     """Enough TCP ports are free for Gloo's connections."""
-    for report in _hosts(reports):
+    for report in first_of_each_host(reports):
         opened, wanted, error = report["ports"]
         if opened < wanted:
             yield _fail(

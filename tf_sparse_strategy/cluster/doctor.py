@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="then measure latency and speed of the links, a few seconds; as a job only",
+        help="then measure latency and speed of the links, some 15 seconds; as a job only",
     )
     parser.add_argument(
         "--model", type=pathlib.Path, metavar="FILE", help="keep what --measure finds, as JSON"
@@ -114,7 +114,7 @@ def examine_self(exchange: Exchange) -> list[checks.Report | None]:
             if other["rank"] != exchange.rank and addresses[other["rank"]] and "port" in other
         }
         own["address"] = addresses[exchange.rank]
-        wanted = facts.ports_wanted(own["workers"])
+        wanted = facts.PORTS_PER_WORKER * own["workers"]
         opened_ports, error = facts.free_ports(own["address"] or "", wanted)
         own["ports"] = [opened_ports, wanted, error]
         own["calls"] = [dataclasses.asdict(call) for call in calls.call_all(called)]
@@ -171,7 +171,7 @@ def _conclude(reports: Sequence[checks.Report], lost: list[checks.Finding], spea
 
 def _text(reports: Sequence[checks.Report], found: dict[str, list[checks.Finding]]) -> str:
     lines = []
-    for report in {report["host"]: report for report in reports}.values():
+    for report in checks.first_of_each_host(reports):
         where: Any = report["address"] or "no address"
         gpus = report["runtime"].get("gpus", "unknown")
         lines.append(f"{report['host']}: {where}, workers: {report['workers']}, GPUs: {gpus}")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tf_sparse_strategy.launcher import interface_address
+from tf_sparse_strategy.launcher import host_name, interface_address
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _DISTRIBUTIONS = ("tensorflow", "keras", "tf_keras", "horovod", "numpy")
@@ -25,7 +25,7 @@ _SHARED = re.compile(
     r"GLOO_RENDEZVOUS_|LOG_|TIMELINE|STALL_)).*"
 )
 _PROBE_SECONDS = 90  # importing both may take long from a network's disk
-_PORTS_PER_WORKER = 16  # Gloo listens on three; the rest are for what the program itself opens
+PORTS_PER_WORKER = 16  # Gloo listens on three; the rest are for what the program itself opens
 
 
 def collect() -> dict[str, Any]:
@@ -45,7 +45,7 @@ def collect() -> dict[str, Any]:
     name = socket.gethostname()
     address = _resolve(name)
     return {
-        "host": os.environ.get("HOROVOD_HOSTNAME", name),
+        "host": host_name(),
         "name": name,
         "name_address": address,
         "name_is_here": address is not None and is_own(address),
@@ -119,11 +119,6 @@ def runtime() -> dict[str, Any]:
         return json.loads(answers[-1])
     last = result.stderr.strip().splitlines()[-1:]
     return {"error": " ".join(last) or f"exit code {result.returncode}"}
-
-
-def ports_wanted(workers: int) -> int:
-    """How many ports a machine with so many workers should be able to open."""
-    return _PORTS_PER_WORKER * workers
 
 
 def free_ports(address: str, wanted: int) -> tuple[int, str | None]:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Literal
 
-_TARGETS = {"kill": "RANK", "stop": "RANK", "cut": "NODE"}
+TARGETS = {"kill": "RANK", "stop": "RANK", "cut": "NODE"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Fault:
         match = re.fullmatch(r"(\d+)@(\d+(?:\.\d+)?)", text)
         if not match:
             raise ValueError(
-                f"{kind} {text!r} is not {_TARGETS[kind]}@SECONDS: write e.g. --{kind} 1@20."
+                f"{kind} {text!r} is not {TARGETS[kind]}@SECONDS: write e.g. --{kind} 1@20."
             )
         return Fault(kind, int(match[1]), float(match[2]))
 

@@ -207,7 +207,7 @@ class Job:
         local: int,
         command: Sequence[str],
         environment: Mapping[str, str],
-        echo: bool = False,
+        echo: bool,
     ):
         hosts = parse_hosts(",".join(f"{node.name}:{local}" for node in nodes))
         slots = get_host_assignments(hosts, local * len(nodes))

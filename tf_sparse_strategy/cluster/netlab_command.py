@@ -10,7 +10,7 @@ import signal
 import sys
 
 from tf_sparse_strategy.cluster import command as command_line
-from tf_sparse_strategy.cluster.faults import Fault
+from tf_sparse_strategy.cluster.faults import TARGETS, Fault
 from tf_sparse_strategy.cluster.namespaces import NetlabError
 from tf_sparse_strategy.cluster.netlab import Netlab, Result
 from tf_sparse_strategy.cluster.rate import DEFAULT_BUFFER, DEFAULT_TCP
@@ -32,6 +32,13 @@ as root:
 The exit code is that of the first worker that failed (128 + n after signal n); 130 after Ctrl-C."""
 
 
+_FAULTS = {
+    "kill": "SIGKILL a worker so many seconds after the start",
+    "stop": "SIGSTOP a worker: it lives and does not answer",
+    "cut": "take a node off the network: its frames are lost",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = command_line.parser_of("netlab", "[options]", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
@@ -46,12 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of traffic that a port holds; packets beyond are lost (default {DEFAULT_BUFFER})",
     )
     add("--tcp", default=DEFAULT_TCP, metavar="NAME", help=f"congestion control (default {DEFAULT_TCP})")
-    for kind, where, what in (
-        ("kill", "RANK", "SIGKILL a worker so many seconds after the start"),
-        ("stop", "RANK", "SIGSTOP a worker: it lives and does not answer"),
-        ("cut", "NODE", "take a node off the network: its frames are lost"),
-    ):
-        add(f"--{kind}", action="append", default=[], metavar=f"{where}@SECONDS", help=what)
+    for kind, what in _FAULTS.items():
+        add(f"--{kind}", action="append", default=[], metavar=f"{TARGETS[kind]}@SECONDS", help=what)
     add(
         "--grace",
         type=float,
@@ -75,8 +78,7 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
-        kinds = ("kill", "stop", "cut")
-        faults = [Fault.parse(kind, text) for kind in kinds for text in getattr(args, kind)]
+        faults = [Fault.parse(kind, text) for kind in _FAULTS for text in getattr(args, kind)]
         with Netlab(args.nodes, args.local, args.rate, args.buffer, args.tcp) as lab:
             result = lab.run(command, echo=True, faults=faults, grace=args.grace)
     except (NetlabError, ImportError) as error:

@@ -236,6 +236,8 @@ def choose(
       >>> choose([Dense(), HiTopK(0.01)], 1_000_000, "float32", Topology((0, 1), 0), [slow] * 2)[0]
       1
     """
+    if len(schemes) == 1:
+        return 0, f"{schemes[0]}: one node has no other way"
     # `cost` is that of float32, in which sparse schemes send; exact ones the bucket's own, or its carrier.
     in_float32 = -(-n * wire.summed_as(tf.as_dtype(dtype)).size // 4)
     seconds = [

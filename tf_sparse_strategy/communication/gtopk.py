@@ -6,11 +6,7 @@ import tensorflow as tf
 
 from custom_ops import mstopk
 from tf_sparse_strategy import cost_model
-from tf_sparse_strategy.communication.messages import (
-    MessageCommunication,
-    take_out,
-    unpack_and_add,
-)
+from tf_sparse_strategy.communication.messages import MessageCommunication, add_up, take_out, unpack
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
@@ -73,7 +69,8 @@ class GTopK(MessageCommunication):
             received = _move(message, moves, share, collectives)
             if share.holder not in dict(moves).values():
                 continue
-            total, finite = unpack_and_add(tf.concat([message, received], axis=0), packing, 2)
+            both = unpack(tf.concat([message, received], axis=0), packing, 2)
+            total, finite = add_up(*both, packing.n)
             values, indices = (part[tf.newaxis] for part in mstopk(total, packing.k))
             message = packing.pack(values, indices, finite)
             if kept is not None:

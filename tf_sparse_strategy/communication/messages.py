@@ -87,18 +87,19 @@ class MessageCommunication(SparseCommunication):
           count: number of messages.
           share: what this worker keeps.
           collectives: of this worker.
-          n, place: see `unpack_and_add`.
+          n: elements of a shard; those of a message by default.
+          place: indices [shards, count, K] of messages -> those of the shard, where these differ.
 
         Returns:
           (float32 [S * n], scalar bool whether all of it is finite), the same on all workers.
         """
         shards, n = share.shards, n or packing.n
-        if count * packing.words <= n + 1:
-            if shards > 1:
-                messages = collectives.all_gather(messages, Group.LOCAL, purpose="gradients")
-            return unpack_and_add(messages, packing, count, shards, n, place)
-        total, finite = unpack_and_add(messages, packing, count, 1, n, place)
-        if shards == 1:
+        as_messages = count * packing.words <= n + 1
+        if as_messages and shards > 1:
+            messages = collectives.all_gather(messages, Group.LOCAL, purpose="gradients")
+        values, indices, finite = unpack(messages, packing, count, shards if as_messages else 1)
+        total, finite = add_up(values, place(indices) if place else indices, finite, n)
+        if as_messages or shards == 1:
             return total, finite
         flagged = tf.concat([total, tf.cast(finite, tf.float32)[tf.newaxis]], axis=0)
         gathered = collectives.all_gather(flagged, Group.LOCAL, purpose="gradients")
@@ -106,35 +107,19 @@ class MessageCommunication(SparseCommunication):
         return tf.reshape(rows[:, :n], [-1]), tf.reduce_all(rows[:, n] > 0)
 
 
-def unpack_and_add(messages, packing, count, shards=1, n=None, place=None):
-    """Adds messages [shards * count, words] into their shards, message by message.
-
-    Indices in a message are distinct, but those of zeros, so that the order of additions, and every bit of
-    the result, is the same on every worker and device.
-
-    Args:
-      messages: int32; `count` for each of `shards`.
-      packing: of a message.
-      count, shards: how many.
-      n: elements of a shard; those of a message by default.
-      place: indices [shards, count, K] of messages -> those of the shard, where these differ.
-
-    Returns:
-      (float32 [shards * n], scalar bool whether all contributions, and their sums, are finite).
-    """
-    values, indices, finite = unpack(messages, packing, count, shards)
-    return add_up(values, place(indices) if place else indices, finite, n or packing.n)
-
-
 def unpack(messages, packing, count, shards=1):
-    """(values [shards, count, K], indices, scalar bool: all are finite) of `unpack_and_add`'s messages."""
+    """(values [shards, count, K], indices, whether all are finite) of messages [shards * count, words]."""
     values, indices, finite = packing.unpack(messages)
     shape = [shards, count, packing.k]
     return tf.reshape(values, shape), tf.reshape(indices, shape), finite
 
 
 def add_up(values, indices, finite, n):
-    """The sum of what `unpack` returns: (float32 [shards * n], whether contributions and sums are finite)."""
+    """The sum of what `unpack` returns: (float32 [shards * n], whether contributions and sums are finite).
+
+    Message by message. Indices in one are distinct, but those of zeros, so that the order of additions, and
+    every bit of the result, is the same on every worker and device.
+    """
     total, sums_finite = sum_entries(values, indices, n)
     return total, tf.logical_and(finite, sums_finite)
 

@@ -55,7 +55,11 @@ class SparseCommunication(Communication):
     def validate(self, topology: Topology) -> None:
         super().validate(topology)
         if topology.rank == 0 and topology.num_workers > 1 and self.share(topology).holders == 1:
-            logging.warning("communication=%r: on one node everything is sent, as by 'dense'.", self)
+            logging.warning(
+                "communication=%r: on one node everything is sent, as by 'dense'. To try it on one machine, "
+                "start as on two: horovodrun -np 2 -H localhost:1,127.0.0.1:1",
+                self,
+            )
 
     @property
     def keeps_residual(self) -> bool:

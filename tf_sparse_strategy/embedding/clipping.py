@@ -29,10 +29,9 @@ def clip(
     of_slices = [g for g, h in zip(gradients, held, strict=True) if h is not None]
     whole = [g for g, h in zip(gradients, held, strict=True) if h is None]
     if optimizer.clipnorm:
-        norms = _norms(of_slices, table)
         of_slices = [
-            _scaled(g, optimizer.clipnorm / tf.maximum(norm, optimizer.clipnorm))
-            for g, norm in zip(of_slices, norms, strict=True)
+            _scaled(g, optimizer.clipnorm / tf.maximum(tf.sqrt(square), optimizer.clipnorm))
+            for g, square in zip(of_slices, _squares(of_slices, table), strict=True)
         ]
         whole = clip_whole(whole)
     elif optimizer.global_clipnorm:
@@ -67,8 +66,8 @@ def with_squares(
     squares = [sum_of_squares(g) for g, h in zip(gradients, held, strict=True) if h is None]
     if table is None:
         return gradients if clips_rows else [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
-    norms = _norms([g for g, h in zip(gradients, held, strict=True) if h is not None], table)
-    return gradients, tf.add_n(squares + [tf.square(tf.cast(norm, tf.float64)) for norm in norms])
+    of_slices = [g for g, h in zip(gradients, held, strict=True) if h is not None]
+    return gradients, tf.add_n(squares + _squares(of_slices, table))
 
 
 def scaled(gradients: Sequence, factor: tf.Tensor) -> list:
@@ -100,11 +99,11 @@ def global_factor(norm: tf.Tensor, limit: float) -> tf.Tensor:
     return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 
 
-def _norms(gradients, table) -> list[tf.Tensor]:
-    """The norms of whole tables' gradients, float64, by one all-reduce."""
-    squares = [sum_of_squares(g) for g in gradients]
-    summed = table.slices.collectives.all_reduce(tf.stack(squares), purpose="table_norms")
-    return tf.unstack(tf.sqrt(summed), num=len(gradients))
+def _squares(gradients, table) -> list[tf.Tensor]:
+    """The sums of squares of whole tables' gradients, float64, by one all-reduce."""
+    own = tf.stack([sum_of_squares(g) for g in gradients])
+    summed = table.slices.collectives.all_reduce(own, purpose="table_norms")
+    return tf.unstack(summed, num=len(gradients))
 
 
 def _mapped(gradient, function):

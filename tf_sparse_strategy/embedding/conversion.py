@@ -34,8 +34,8 @@ def shard_embeddings(
       model: functional or sequential. For a model of one's own class, make the layers
         `tss.layers.ShardedEmbedding` where it makes them; so too for tables that do not fit on one worker.
       min_rows: tables with fewer rows stay whole.
-      placement: "auto", by `min_rows` and, where `ids_per_step` is given, by cost, or "columns", for all
-        tables that can be divided.
+      placement: "auto", by `min_rows`, by columns (no fewer than workers) and, where `ids_per_step` is
+        given, by cost, or "columns", for all tables that can be divided.
       ids_per_step: distinct ids of one worker in a step; None, the default, compares no costs.
       links: the measured links, for the costs; by default only bytes count.
 

@@ -5,7 +5,7 @@ all workers together; in a save the first worker asks, and the others answer (`s
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -33,12 +33,10 @@ def of_training(model: Any) -> Any:
     return _divided(slot for slots in lists if not callable(slots) for slot in slots)
 
 
-@contextlib.contextmanager
-def saving_tables(model: Any) -> Iterator[None]:
+def saving_tables(model: Any) -> contextlib.AbstractContextManager:
     """On the first worker, while it saves `model`; the others are in `send_tables`."""
     table = of_training(model)
-    with contextlib.nullcontext() if table is None else table.slices.asking():
-        yield
+    return contextlib.nullcontext() if table is None else table.slices.asking()
 
 
 def send_tables(model: Any) -> None:

@@ -159,10 +159,6 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         return True
 
     @property
-    def experimental_should_init(self):
-        return True
-
-    @property
     def should_checkpoint(self):
         return self._is_chief
 

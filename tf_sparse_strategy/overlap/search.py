@@ -59,12 +59,14 @@ def suggest(sizes: Sequence[int], seconds: Mapping[int, float]) -> int | None:
     left = [size for size in sizes if size not in seconds]
     if not left or len(seconds) >= TRIALS:
         return None
+    from scipy.special import ndtr
+
     speeds = 1 / np.array(list(seconds.values()))
     speeds = (speeds - speeds.mean()) / (speeds.std() or 1.0)
     mean, deviation = _model(_axis(seconds), speeds, _axis(left))
     gain = mean - speeds.max() - _XI
     z = gain / deviation
-    improvement = gain * _normal_below(z) + deviation * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    improvement = gain * ndtr(z) + deviation * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     return left[int(np.argmax(improvement))]
 
 
@@ -83,9 +85,3 @@ def _model(x, y, at):
     kernel = Matern(length_scale=0.2, nu=2.5) + WhiteKernel(noise_level=0.01)
     process = GaussianProcessRegressor(kernel, optimizer=None).fit(x, y)
     return process.predict(at, return_std=True)
-
-
-def _normal_below(z):
-    from scipy.special import ndtr
-
-    return ndtr(z)
