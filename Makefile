@@ -9,7 +9,8 @@ QUESTIONS := $(patsubst benchmarks/%/main.py,%,$(wildcard benchmarks/*/main.py))
 
 help: ## list the targets (default)
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
-	@for question in $(QUESTIONS); do echo "  make bench-$$question"; done
+	@for question in $(QUESTIONS); do \
+		printf '  make bench-%-22s %s\n' $$question "$$(sed -n '1s/^"""//p' benchmarks/$$question/main.py)"; done
 
 setup: ## install what the other targets need; they call it themselves
 	@tools/setup/setup.sh

@@ -138,7 +138,7 @@ python=$(find_python)
 
 want="$PWD $(hash_of requirements/dev.txt requirements/models.txt tools/setup/setup.sh)"
 if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
-  logged venv "installing the pinned Python packages into .venv, some 2 GB" make_venv "$python"
+  logged venv "installing the pinned Python packages into .venv, some 3 GB" make_venv "$python"
   echo "$want" >"$cache/venv.stamp"
   rm -f "$cache/horovod.stamp" "$cache/checkout.stamp"
 fi
