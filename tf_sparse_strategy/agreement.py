@@ -61,7 +61,8 @@ def together(collectives: Collectives) -> Iterator[None]:
         alone = threading.Timer(_NOTICE_SECONDS, _say_alone, [error])
         alone.daemon = True
         if error is not None:
-            alone.start()
+            with contextlib.suppress(RuntimeError):  # no more threads
+                alone.start()
         try:
             errors = gather(mine, collectives)
         except Exception as lost:  # of the others; what was wrong here counts

@@ -42,7 +42,7 @@ class GradientReducer:
 
     def begin_step(self) -> None:
         """To be called before a step, which may reduce several lists, e.g. one of each optimizer."""
-        self.memory.begin_step()
+        self.memory.turns.begin_step()
         if self.probe is not None:
             self.probe.begin_step()
 

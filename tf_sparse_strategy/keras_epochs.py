@@ -73,7 +73,9 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
     model = model_of(callbacks)
     extended = extended_of_model(model)
     if extended is not None:
-        extended.gradients.memory.begin_epoch(epoch, model.variables if model.built else ())
+        built = [layer for layer in model._flatten_layers() if layer.built]  # the model itself need not be
+        variables = [variable for layer in built for variable in layer.variables]
+        extended.gradients.memory.begin_epoch(epoch, variables)
     return original(callbacks, epoch, logs)
 
 

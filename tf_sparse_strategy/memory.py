@@ -26,6 +26,7 @@ from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State
 from tf_sparse_strategy.taking_up import take_up
 from tf_sparse_strategy.to_chief import are_empty, gathered
+from tf_sparse_strategy.turns import Turns, keys_of
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 
@@ -66,8 +67,8 @@ class Memory(tf.train.experimental.PythonState):
         self._collectives = collectives
         self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
         self._variables: dict[BucketPlan, list[weakref.ref]] = {}
-        self._step = 0  # of those that are traced, or eager
-        self._reduced: dict[BucketPlan, int] = {}  # in which of them last
+        self.turns = Turns()
+        self._left_at: dict[BucketPlan, list[tuple[str, int]]] = {}  # counts, when another one took over
         self._restored: list[dict[str, Any]] = []
         self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
         self._counts: dict[BucketPlan, dict[str, Any]] = {}  # restored ones that this scheme has no use for
@@ -76,10 +77,6 @@ class Memory(tf.train.experimental.PythonState):
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
         self._epoch = 0  # of the last `fit`
         self._epochs: dict[Hashable, int] = {}  # by variable, of its model's
-
-    def begin_step(self) -> None:
-        """What is reduced until the next call is trained side by side."""
-        self._step += 1
 
     def of(self, plan: BucketPlan, variables: Iterable) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use.
@@ -92,12 +89,15 @@ class Memory(tf.train.experimental.PythonState):
             if plan not in self._lists:
                 self._forget_gone()
                 self._variables[plan] = [weakref.ref(slices.tensorflows(v)) for v in variables]
-                self._lists[plan], self._reduced[plan] = self._initial(plan), 0
+                self._lists[plan] = self._initial(plan)
                 if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
                     self._go_on(plan)
-            elif counts := self._counts_beside(plan):
-                remembered.count_on(counts, self._lists[plan])
-        self._reduced[plan] = self._step
+            # One that has gone on is not taken up again: a worker's function is traced for other rows.
+            elif self._left_at.get(plan) == self._counts_of([plan]):
+                remembered.count_on(self._counts_of(self.turns.since(plan)), self._lists[plan])
+            for other in self.turns.beside(plan):
+                self._left_at[other] = self._counts_of([other])
+        self.turns.take(plan)
         return [State(variables) for variables in self._lists[plan]]
 
     def _forget_gone(self) -> None:
@@ -111,24 +111,21 @@ class Memory(tf.train.experimental.PythonState):
             if not is_kept:
                 record = self._record_of(plan)
                 self._restored = [other for other in self._restored if other is not record]
-                del self._lists[plan], self._variables[plan], self._reduced[plan]
+                del self._lists[plan], self._variables[plan]
+                self.turns.forget(plan)
+                self._left_at.pop(plan, None)
                 self._counts.pop(plan, None)
                 for tensor in plan.tensors:
                     self._epochs.pop(tensor.key, None)
 
-    def _in_its_stead(self, plan: BucketPlan) -> list[tuple[BucketSpec, State]]:
-        """The buckets of lists of some of its variables that were reduced since, in steps before this one."""
-        keys, since = _keys_of(plan), range(self._reduced[plan] + 1, self._step)
-        others = [other for other, step in self._reduced.items() if step in since]
-        return self._buckets_of(other for other in others if _reduces_some(other, keys))
-
-    def _counts_beside(self, plan: BucketPlan) -> list[tuple[str, int]]:
-        held = [pair for _, state in self._in_its_stead(plan) for pair in state.items()]
+    def _counts_of(self, plans: Iterable[BucketPlan]) -> list[tuple[str, int]]:
+        held = [pair for _, state in self._buckets_of(plans) for pair in state.items()]
         return [(name, int(number)) for name, number in held if remembered.is_progress(name)]
 
     def _go_on(self, plan: BucketPlan) -> None:
         """Layers that were frozen or thawed make another list of gradients, with residuals of its own."""
-        counts = self._counts_beside(plan)
+        before = self.turns.since(plan)
+        counts = self._counts_of(before)
         for record in self._unclaimed() if self._is_meant(plan) else ():
             # Of the same layers, where some have been frozen, or thawed, since.
             if remembered.is_part(record["tensors"], _tensors_of(plan)):
@@ -136,11 +133,11 @@ class Memory(tf.train.experimental.PythonState):
         remembered.count_on(counts, self._lists[plan])
         others = {
             tensor.key
-            for bucket, state in self._in_its_stead(plan)
+            for bucket, state in self._buckets_of(before)
             for tensor in bucket.tensors
             if RESIDUAL in state or LEFT in state
         }
-        common = others & _keys_of(plan)
+        common = others & keys_of(plan)
         if common and self._collectives.topology.rank == 0:
             logging.warning(
                 "Gradients of other variables than before are reduced, and residuals start from zero: what "
@@ -156,10 +153,10 @@ class Memory(tf.train.experimental.PythonState):
     def trained_buckets(self, variables: Iterable) -> list[tuple[BucketSpec, State]]:
         """Those of a model's trainable `variables`; not of a list within another (layers frozen once)."""
         keys = _keys(variables)
-        plans = [plan for plan in self._lists if _keys_of(plan) <= keys]
+        plans = [plan for plan in self._lists if plan.buckets and keys_of(plan) <= keys]
         # Frozen without another `compile`, they are trained on; and a step may train what no model holds.
         plans = plans or [plan for plan in self._lists if _reduces_some(plan, keys)]
-        parts = [plan for plan in plans if any(_keys_of(plan) < _keys_of(other) for other in plans)]
+        parts = [plan for plan in plans if any(keys_of(plan) < keys_of(other) for other in plans)]
         return self._buckets_of(plan for plan in plans if plan not in parts)
 
     def _is_meant(self, plan: BucketPlan) -> bool:
@@ -204,7 +201,7 @@ class Memory(tf.train.experimental.PythonState):
         All workers call, between steps. It sends nothing.
         """
         self._restored, self._restored_for, self._counts = [], None, {}
-        self.is_restored = False
+        self.is_restored, self._epoch, self._epochs = False, 0, {}
         for plan, states in self._lists.items():
             self._begin_anew(states, self._initial(plan))
 
@@ -369,11 +366,7 @@ def _tensors_of(plan: BucketPlan) -> list:
 
 
 def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:
-    return not keys.isdisjoint(_keys_of(plan))
-
-
-def _keys_of(plan: BucketPlan) -> set[Hashable]:
-    return {tensor.key for tensor in plan.tensors}
+    return not keys.isdisjoint(keys_of(plan))
 
 
 def _keys(variables: Iterable) -> set[Hashable]:

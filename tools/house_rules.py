@@ -43,6 +43,7 @@ LAYERS = (
         "tf_sparse_strategy.keras_saving",
         "tf_sparse_strategy.link_measurement",
         "tf_sparse_strategy.memory",
+        "tf_sparse_strategy.turns",
         "tf_sparse_strategy.metrics",
         "tf_sparse_strategy.overlap",
         "tf_sparse_strategy.remembered",

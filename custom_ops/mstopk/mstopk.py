@@ -41,7 +41,7 @@ def mstopk(
     same on every device and for every number of threads. Cost: about one read of `x`, at most 3
     (with `num_samplings` 5) beside the sample. Scratch memory: on a CPU 8 bytes for each of 1.1 k to
     2.3 k candidates, where k/N is 0.1 % to 1 % of a long vector, more of others, and up to 8 N if the
-    sample misleads; on a GPU 8 N of vectors longer than 2^20.
+    sample misleads; on a GPU 8 N of vectors too long for its shared memory (2^20 on large ones).
 
     XLA does not compile it: not in functions with `jit_compile=True`.
 

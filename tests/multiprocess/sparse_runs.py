@@ -96,7 +96,7 @@ def sent_in_all(reducer, variables):
     zeros = [(tf.zeros_like(v), v) for v in variables]
     nothing = tf.function(lambda: tf.concat([tf.reshape(g, [-1]) for g in reducer.reduce(zeros)], 0))
     total = sum(nothing().numpy() for _ in range(60))
-    assert not any(r.any() for r in kept(reducer) if r.ndim)  # what is not is a count
+    assert not any(r.any() for r in kept(reducer) if r.ndim and r.dtype.kind == "f")  # others count
     return total
 
 

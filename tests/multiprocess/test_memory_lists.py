@@ -136,6 +136,29 @@ def test_lists_of_one_step_do_not_replace_each_other(topology, variables):
     assert {int(state["step"]) for state in states} == ({3} if topology.num_workers > 1 else set())
 
 
+def test_a_function_that_is_traced_again_counts_on_by_itself(topology, variables):
+    """For other rows, maybe on one worker alone: the others would not see what the other list has counted."""
+    reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)
+
+    def task(some):
+        def step(x):
+            reducer.begin_step()
+            reducer.reduce([(tf.fill(v.shape, x[0]), v) for v in some])
+
+        return tf.function(step)
+
+    def counts():
+        states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
+        return {int(state["step"]) for state in states}
+
+    one, two = task(variables), task(variables[:-1])
+    for _ in range(3):
+        one(tf.ones([4])), two(tf.ones([4]))
+    assert counts() == ({3, 4} if topology.num_workers > 1 else set())  # the second began with the first's
+    one(tf.ones([3]))
+    assert counts() == ({4} if topology.num_workers > 1 else set())
+
+
 SLOW_BETWEEN_NODES = LinkModel(0.0, 1e-10, 0.0, 1e-4)
 ALL = [OkTopK(0.1), RAISED, Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]
 ALL += [Auto(0.1, links=SLOW_BETWEEN_NODES), Dense()]

@@ -30,18 +30,44 @@ def own_state(strategy, model):
     return [*saving_models.state(model), *left]
 
 
-def test_a_fit_within_another_has_epochs_of_its_own(topology):
+class Around(keras3.Model):
+    """Is never built: it has no `call`."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.part(x, training=True) - y))
+        variables = self.part.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("which", ["within", "around"])
+def test_each_fit_has_epochs_of_its_own(topology, which):
+    """Another model's within it, and that of a part of the model before it."""
     strategy = tss.SparseStrategy(communication=Piecewise([(0, SCHEME), (1, Dense())]))
-    outer, inner = model_of(strategy, 1), model_of(strategy, 2)
-    epochs = []
+    model, epochs = model_of(strategy, 1), []
 
     def look(epoch, logs):
-        states = [state for _, state in strategy.residual.trained_buckets(outer.trainable_variables)]
+        states = [state for _, state in strategy.residual.trained_buckets(model.trainable_variables)]
         epochs.append({int(state[EPOCH]) for state in states if EPOCH in state})
 
-    within = keras3.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: saving_models.fit(inner))
-    looks = keras3.callbacks.LambdaCallback(on_epoch_end=look)
-    saving_models.fit(outer, epochs=3, callbacks=[within, looks])
+    callbacks = [keras3.callbacks.LambdaCallback(on_epoch_end=look)]
+    if which == "within":
+        inner = model_of(strategy, 2)
+        fit_it = keras3.callbacks.LambdaCallback(on_epoch_begin=lambda *_: saving_models.fit(inner))
+        saving_models.fit(model, epochs=3, callbacks=[fit_it, *callbacks])
+    else:
+        saving_models.fit(model, epochs=5)
+        with strategy.scope():
+            around = Around(model)
+            around.compile(keras3.optimizers.SGD(0.01), run_eagerly=True)
+        saving_models.fit(around, epochs=3, callbacks=callbacks)
+        assert not around.built
     assert epochs == ([{0}, {1}, {2}] if topology.num_workers > 1 else [set()] * 3)
 
 

@@ -29,7 +29,7 @@ OTHERS = [
     (HiTopK(0.3), 1, "pairs"),
     (ShardedTopK(0.3), 40, "apart"),
     (BY_WORKERS, 64, "pairs"),
-    (OkTopK(0.3), 64, "pairs"),
+    (OkTopK(0.3, threshold_period=1), 64, "pairs"),
 ]
 
 

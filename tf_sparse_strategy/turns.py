@@ -1,0 +1,40 @@
+"""Which lists of gradients took turns: of common variables, as where layers are frozen and thawed. Pure."""
+
+from collections.abc import Hashable
+
+from tf_sparse_strategy.bucketing import BucketPlan
+
+
+def keys_of(plan: BucketPlan) -> set[Hashable]:
+    """Of the variables whose gradients the list has."""
+    return {tensor.key for tensor in plan.tensors}
+
+
+class Turns:
+    """In which steps lists were reduced last, of those that are traced, or eager."""
+
+    def __init__(self):
+        self._step = 0
+        self._last: dict[BucketPlan, int] = {}
+
+    def begin_step(self) -> None:
+        """What is reduced until the next call is trained side by side."""
+        self._step += 1
+
+    def take(self, plan: BucketPlan) -> None:
+        """The list is reduced now."""
+        self._last[plan] = self._step
+
+    def forget(self, plan: BucketPlan) -> None:
+        """Its variables are gone."""
+        self._last.pop(plan, None)
+
+    def beside(self, plan: BucketPlan) -> list[BucketPlan]:
+        """Other lists of some of its variables."""
+        keys = keys_of(plan)
+        return [other for other in self._last if other != plan and not keys.isdisjoint(keys_of(other))]
+
+    def since(self, plan: BucketPlan) -> list[BucketPlan]:
+        """Those of them that were reduced since it was, in steps before this one; at its first time all."""
+        steps = range(self._last.get(plan, 0) + 1, self._step)
+        return [other for other in self.beside(plan) if self._last[other] in steps]
