@@ -95,6 +95,7 @@ def install_tf_keras() -> None:
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
     wrap(backend, "batch_set_value", tables.batch_set_value)
+    wrap(backend, "int_shape", tables.int_shape)
     wrap(Layer, "set_weights", tables.set_weights)
     wrap(layer_utils, "count_params", tables.count_params)
     wrap(_BaseOptimizer, "save_own_variables", tables.save_own_variables)

@@ -19,6 +19,7 @@ from tests.multiprocess.embedding_models import (
 )
 from tests.multiprocess.saving_models import assert_same_state
 from tf_sparse_strategy.embedding import clipping
+from tf_sparse_strategy.gradient_kinds import sum_of_squares
 from tf_sparse_strategy.legacy_keras import LazyAdam, ShardedEmbedding, lookup_together
 
 OPTIMIZERS = {
@@ -101,12 +102,28 @@ def test_a_model_of_ones_own(comm, strategy):
 
 
 def test_norms_of_own_columns_are_found(comm, partners, strategy, monkeypatch):
-    def norms(gradients, table):
-        return [tf.norm(getattr(g, "values", g)) for g in gradients]
+    def squares(gradients, table):
+        return [sum_of_squares(g) for g in gradients]
 
-    monkeypatch.setattr(clipping, "_norms", norms)
+    monkeypatch.setattr(clipping, "_squares", squares)
     with pytest.raises(AssertionError):
         oracle.compare(comm, strategy, experiment("adam"))
+
+
+def test_tables_given_to_layers_that_are_looked_up_together(topology, strategy):
+    """tf_keras sets them when a layer is called, and so would undo what has been trained."""
+    given = [np.arange(6, dtype="float32").reshape(3, 2), np.ones([5, 4], "float32")]
+    with strategy.scope():
+        layers = [ShardedEmbedding(*values.shape, weights=[values]) for values in given]
+
+    def look():
+        return [rows[0] for rows in lookup_together(layers, [tf.constant([1]), tf.constant([2])])]
+
+    first, second = strategy.run(look)
+    np.testing.assert_array_equal(first, [2, 3])
+    np.testing.assert_array_equal(second, [1, 1, 1, 1])
+    layers[0].set_weights([given[0] * 2])
+    np.testing.assert_array_equal(strategy.run(layers[0], [tf.constant([1])]), [[4, 6]])
 
 
 def test_an_overflow_in_one_column(topology, partners, strategy):
@@ -223,6 +240,48 @@ def test_exported_models_know_what_they_were_adapted_to(comm, topology, strategy
         np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
         assert len(np.unique(served[:, 0])) == 3  # not all words are unknown
     comm.barrier()
+
+
+class Block(tf_keras.layers.Layer):
+    """Its weights are ordered by which of its layers are trainable."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.second = (tf_keras.layers.Dense(4, activation="tanh") for _ in range(2))
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+def test_exported_models_with_frozen_layers_within_others(comm, topology, strategy, shared_tmp):
+    with strategy.scope():
+        ids = tf_keras.Input([3], dtype="int32")
+        block = Block()
+        model = tf_keras.Model(ids, block(ShardedEmbedding(VOCABULARY, 4)(ids)))
+    block.first.trainable = False
+    expected, path = model.predict(tokens(), verbose=0), str(shared_tmp / "exported")
+    model.export(path)
+    if topology.rank == 0:
+        served = tf.saved_model.load(path).serve(tf.constant(tokens()))
+        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+    comm.barrier()
+
+
+def test_a_legacy_file_is_where_a_training_begins(comm, topology, strategy, shared_tmp):
+    def named(table):
+        ids = tf_keras.Input([3], dtype="int32")
+        return tf_keras.Model(ids, table(VOCABULARY, 6, name="words")(ids))
+
+    path, plain = str(shared_tmp / "plain.h5"), named(tf_keras.layers.Embedding)
+    plain.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in plain.get_weights()])
+    if topology.rank == 0:
+        plain.save_weights(path)
+    comm.barrier()
+    for options in ({}, {"by_name": True}, {"by_name": True, "skip_mismatch": True}):
+        with strategy.scope():
+            model = named(ShardedEmbedding)
+        model.load_weights(path, **options)
+        assert_same_state(model.get_weights(), plain.get_weights())
 
 
 def test_a_checkpoint_read_before_there_are_tables(comm, trained, shared_tmp):

@@ -42,6 +42,9 @@ def copy_of_tf_keras(model: Any, weights: list) -> Any:
         return layer if shared else type(layer).from_config(layer.get_config())
 
     copy = tf_keras.models.clone_model(model, clone_function=of_layer)
+    for pair in zip(model.layers, copy.layers, strict=True):
+        for original, copied in zip(*(layer._flatten_layers() for layer in pair), strict=False):
+            copied._trainable = original._trainable  # on which the order of weights depends
     copy.set_weights(weights)
     return copy
 

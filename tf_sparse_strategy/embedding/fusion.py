@@ -29,7 +29,8 @@ def _lookups(model, inputs) -> list[tuple[ShardedTable, Any]]:
             layer, references = node.operation, node.input_tensors
             if not isinstance(layer, ShardedTable) or node.arguments.kwargs or len(references) != 1:
                 continue
-            if layer.activity_regularizer is not None:  # its call adds a loss
+            # Its call adds a loss, or is recomputed, with the lookup, for its gradient.
+            if layer.activity_regularizer is not None or layer._remat_mode is not None:
                 continue
             held = slices.divided(layer._embeddings) if layer.built else None
             if held is not None and id(references[0]) in given:

@@ -36,10 +36,13 @@ class ShardedEmbedding(ShardedTable, tf_keras.layers.Embedding):
         with tf.init_scope():  # `lookup_together` may be the first to ask, in a graph
             if extended is None:
                 super().build(input_shape)
-                return
-            with self._columns(extended) as arguments:
-                self.embeddings = self.add_weight(**arguments, experimental_autocast=False)
-            self.built = True
+            else:
+                with self._columns(extended) as arguments:
+                    self.embeddings = self.add_weight(**arguments, experimental_autocast=False)
+                self.built = True
+            if self._initial_weights is not None:  # a later call would set them, after `lookup_together`
+                self.set_weights(self._initial_weights)
+                self._initial_weights = None
 
     @property
     def embeddings(self):

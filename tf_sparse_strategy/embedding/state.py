@@ -81,6 +81,11 @@ def batch_set_value(original, pairs):
     return original([(variable, own(variable, value)) for variable, value in pairs])
 
 
+def int_shape(original, x):
+    """tf_keras: the whole shape of a slice, with which legacy .h5 files are compared by name."""
+    return original(x) if slices.of(x) is None else slices.of(x).partition.shape
+
+
 def set_weights(original, layer, weights):
     """Takes this worker's columns of whole tables."""
     variables = layer.weights

@@ -192,9 +192,13 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         with under_way, ops.device(self._devices[0]), replica:
             if not begins:
                 return fn(*args, **kwargs)
-            self._begin_step(args, batch)
-            with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
-                return fn(*args, **kwargs)
+            # A graph that finds no more data must change and send nothing: Keras asks until there is none.
+            data = tf.nest.flatten((args, kwargs), expand_composites=True)
+            data = [x for x in data if tf.is_symbolic_tensor(x)]
+            with tf.control_dependencies(data[:1]):  # all of a batch comes from one operation
+                self._begin_step(args, batch)
+                with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
+                    return fn(*args, **kwargs)
 
     def _begin_step(self, args, batch):
         """Notes how many rows count in this step."""

@@ -108,8 +108,8 @@ class DelayedRows:
             optimizer = self.optimizer
             known = tf.debugging.assert_equal(
                 number, self._number,
-                "delay_rows: rows wait for another optimizer, which a training has left that did not come to "
-                "its end. Call strategy.synchronize() on all workers first.",
+                "delay_rows: rows wait for another optimizer than the one that was built last when this "
+                "function was traced. Call strategy.synchronize() on all workers first.",
             )  # fmt: skip
             if optimizer is None or not eligible.updates_rows(optimizer):
                 return _nothing()  # no rows wait for such a one, or the assertion fails
