@@ -5,7 +5,7 @@
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
-| PyDatasetAdapter.on_epoch_end     | its threads draw, and then workers shuffle| draw from one on  |
+| PyDatasetAdapter.on_epoch_end     | what is ahead draws, then workers shuffle | draw from one on  |
 | tf_keras: KerasSequenceAdapter.…  | its threads shuffle once more, or not     | read by one       |
 | tf_keras: StepsPerExecutionTuner… | tunes by each worker's own clock          | refuse            |
 | Trainer.compile                   | makes metrics outside the scope           | within it         |
@@ -107,13 +107,14 @@ def _shuffle_each_epoch_anew(original, adapter):
 
 
 def _follow_first_between_epochs(original, adapter):
-    """Threads of a PyDataset draw from Python's and NumPy's generators in an order of their own.
+    """A PyDataset is read ahead, on each worker as far as time allows, and may draw while it is.
 
-    With these it is shuffled, by Keras or by itself, before the next epoch.
+    From the same generators of Python and NumPy it is shuffled, by Keras or by itself, before the next epoch.
     """
     extended = getattr(adapter, "divided_by", None)
-    if extended is not None and adapter.enqueuer is not None:
-        adapter.enqueuer.stop()
+    if extended is not None:
+        if adapter.enqueuer is not None:  # its threads go on drawing
+            adapter.enqueuer.stop()
         extended.follow_first()
     return original(adapter)
 

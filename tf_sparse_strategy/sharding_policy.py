@@ -61,7 +61,7 @@ class Sharding:
 
     def _policy(self, dataset, consumer) -> Policy:
         asked = dataset.options().experimental_distribute.auto_shard_policy
-        if consumer in ("predict", "predict_on_batch"):
+        if consumer in ("predict", "predict_on_batch") and asked != Policy.OFF:
             return Policy.DATA  # the only one that keeps the order of the rows
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked
@@ -87,7 +87,11 @@ class Sharding:
         return Policy.DATA
 
     def _shard(self, dataset):
-        topology = self.collectives.topology
+        topology, options = self.collectives.topology, tf.data.Options()
+        if dataset.options().experimental_distribute.auto_shard_policy == Policy.AUTO:
+            # Else TensorFlow gives each worker some batches where it cannot share out all of the files.
+            options.experimental_distribute.auto_shard_policy = Policy.FILE
+            dataset = dataset.with_options(options)
         return self.auto_shard(dataset, topology.num_workers, topology.rank)
 
     def _has_a_file(self, dataset) -> bool:

@@ -29,7 +29,7 @@ def everyones(comm, rows) -> list:
 
 @pytest.fixture
 def write(comm, topology, shared_tmp):
-    """Writes files of the given numbers of rows, numbered through; returns a batched dataset."""
+    """Writes files of the given numbers of rows, numbered through; returns a dataset, in batches or not."""
 
     def dataset(kind, sizes, batch):
         first = np.concatenate([[0], np.cumsum(sizes)])
@@ -45,7 +45,8 @@ def write(comm, topology, shared_tmp):
                             writer.write(line.encode())
         comm.barrier()
         reader = tf.data.TextLineDataset if kind == "text" else tf.data.TFRecordDataset
-        return reader(paths).map(lambda x: tf.strings.to_number(x, tf.int64)).batch(batch)
+        rows = reader(paths).map(lambda x: tf.strings.to_number(x, tf.int64))
+        return rows.batch(batch) if batch else rows
 
     return dataset
 
@@ -96,6 +97,21 @@ def test_files_too_few(comm, strategy, topology, write, sizes):
     assert sorted(everyones(comm, mine)) == list(range(sum(sizes)))
     with pytest.raises(ValueError, match="auto_shard_policy=FILE.*AutoShardPolicy.DATA"):
         distributed(strategy, data, Policy.FILE)
+
+
+@pytest.mark.parametrize("how", ["beside rows in memory", "batches taken apart", "until a row is met"])
+def test_files_that_cannot_be_shared_out(comm, strategy, topology, write, how):
+    """Left to itself TensorFlow would share out batches, and of some pipelines the files before that."""
+    workers, rows = topology.num_workers, write("tfrecord", [8] * topology.num_workers, None)
+    data = {
+        "beside rows in memory": lambda: rows.concatenate(tf.data.Dataset.range(8 * workers, 10 * workers)),
+        "batches taken apart": lambda: rows.batch(4).unbatch(),
+        "until a row is met": lambda: rows.take_while(lambda x: x < 6 * workers),
+    }[how]()
+    mine = local_batches(strategy, distributed(strategy, data.batch(2 * workers)))
+    total = {"b": 8, "u": 6}[how[0]] * workers + 2 * workers * (how == "beside rows in memory")
+    assert sorted(everyones(comm, mine)) == list(range(total))
+    assert everyones(comm, mine[:1]) == list(range(2 * workers))
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -223,6 +239,22 @@ def test_own_data_of_each_worker(comm, strategy, topology):
     assert np.concatenate(mine).tolist() == list(range(start, start + 6))
     if topology.num_workers > 1:
         assert {len(batch) for batch in mine} == {2}
+
+
+def test_own_data_of_each_worker_in_keras(strategy, topology):
+    """All of it in each epoch, and predicted."""
+    import keras
+
+    start, workers = 100 * topology.rank, topology.num_workers
+    own, options = tf.data.Dataset.range(start, start + 8).batch(2 * workers).map(as_rows), tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = Policy.OFF
+    own = own.with_options(options)
+    model = mean_of_rows(strategy, keras)
+    everything = np.add.outer(100 * np.arange(workers), np.arange(8)).ravel()
+    loss = model.fit(own, steps_per_epoch=4, epochs=3, verbose=0).history["loss"]
+    np.testing.assert_allclose(loss, everything.mean(), rtol=1e-6)
+    predicted = model.predict(own.map(lambda x, y: x), verbose=0)
+    assert sorted(predicted.ravel().tolist()) == everything.tolist()
 
 
 def test_datasets_from_function_end_together(comm, strategy, topology):

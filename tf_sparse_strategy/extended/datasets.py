@@ -26,6 +26,9 @@ class Datasets:
         distributed = self._distributed(part, agreement)
         if agreement == "rows":
             distributed.undivided = self._agreed(dataset.cardinality())
+            if distributed.undivided > 0 and _is_own(dataset):  # whose batches are cut, each into P
+                most = self.collectives.all_reduce(dataset.cardinality(), op="max", purpose="batches")
+                distributed.undivided = int(most) * self._size
         return distributed
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
@@ -78,6 +81,11 @@ def sharding(collectives: Collectives) -> Sharding:
 
 def _auto_shard(dataset, num_shards, index):
     return input_ops.auto_shard_dataset(dataset, num_shards, index, num_shards)
+
+
+def _is_own(dataset) -> bool:
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return policy == tf.data.experimental.AutoShardPolicy.OFF
 
 
 def _batch_size(dataset) -> int:
