@@ -144,8 +144,9 @@ class CallSites:
         with tf.control_dependencies([result]), tf.device("CPU:0"):
             ended = one + _zero_of(result)
             end = tf.concat([tf.zeros([4], tf.int64), self._now(site), ended], axis=0)
-            site.assign_add(end, read_value=False)
-        return result
+            counted = site.assign_add(end, read_value=False)
+        with tf.control_dependencies([counted]):  # or gradients' functions, which order nothing, drop it
+            return tf.identity(result)
 
     def _now(self, site):
         """int64 [1], microseconds; 0 where times are not wanted.

@@ -66,6 +66,36 @@ def test_the_call_that_finds_no_more_data_changes_nothing(comm, topology, keras,
     oracle.assert_identical(comm, np.ravel(results[0][0]))
 
 
+def test_the_call_that_finds_no_more_data_changes_nothing_in_ones_own_loop(topology, strategy):
+    """Although the rate is there at once."""
+    import keras
+
+    def rows():
+        yield from np.ones([6 * topology.num_workers, 1], "float32")
+        time.sleep(0.3)
+
+    data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([1]))
+    data = strategy.experimental_distribute_dataset(data.batch(2 * topology.num_workers))
+    with strategy.scope():
+        weight = keras.Variable([1.0])
+        optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+        optimizer.build([weight])
+
+    def step(rate, x):
+        optimizer.apply([rate * tf.reduce_mean(x, axis=0)], [weight])
+
+    @tf.function
+    def train(iterator, rate):
+        strategy.run(step, args=(rate, next(iterator)))
+
+    iterator, steps = iter(data), 0
+    with pytest.raises(tf.errors.OutOfRangeError):
+        while True:
+            train(iterator, tf.constant(1.0))
+            steps += 1
+    assert steps == 3 == int(optimizer.iterations.numpy())
+
+
 def own_rows(topology, tmp):
     """OFF: every worker has a dataset of its own, of known length."""
     return ones(6 + 4 * topology.rank).batch(2 * topology.num_workers)

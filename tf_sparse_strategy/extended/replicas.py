@@ -195,7 +195,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
             # A graph that finds no more data must change and send nothing: Keras asks until there is none.
             data = tf.nest.flatten((args, kwargs), expand_composites=True)
             data = [x for x in data if tf.is_symbolic_tensor(x)]
-            with tf.control_dependencies(data[:1]):  # all of a batch comes from one operation
+            with tf.control_dependencies([tf.group(*data)] if data else []):
                 self._begin_step(args, batch)
                 with _step_of(self.chunked) as held, _step_of(self.delayed, ahead and ahead.following, held):
                     return fn(*args, **kwargs)
