@@ -15,7 +15,6 @@ GUIDES = ["datacache", "embedding", "mstopk", "overlap", "pto", "scheduling_2d"]
 # Lines of environments that no run has written: of measurements that were put beside others by hand.
 MERGED = {
     "convergence": {"controls of images measured"},
-    "embedding": {"real text, memory measured"},
 }
 DOCUMENTS = {"end_to_end": "results/README"}
 
