@@ -22,7 +22,7 @@ from tests.multiprocess.saving_models import (
     state,
     tree,
 )
-from tf_sparse_strategy import saving
+from tf_sparse_strategy import keras_saving, saving
 
 
 @pytest.fixture
@@ -122,7 +122,8 @@ def test_a_file_is_replaced_only_if_that_is_wanted(keras, trained, comm, topolog
 
 
 def test_all_write_without_the_hooks(keras, trained, own_disk, monkeypatch):
-    monkeypatch.setattr(saving, "ours", lambda strategy: None)
+    for module in (saving, keras_saving):
+        monkeypatch.setattr(module, "ours", lambda strategy: None)
     trained.save("model.keras")
     trained.save_weights("model.weights.h5")
     tf.train.Checkpoint(model=trained).write("written")

@@ -22,7 +22,7 @@ from tests.multiprocess.saving_models import (
     state,
     tree,
 )
-from tf_sparse_strategy import saving
+from tf_sparse_strategy import keras_saving, saving
 
 
 @pytest.fixture
@@ -136,7 +136,8 @@ def test_tensorboard(keras, strategy, comm, topology, directory, monkeypatch, tm
 
 def test_all_log_without_the_hooks(keras, strategy, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(saving, "ours", lambda strategy: None)
+    for module in (saving, keras_saving):
+        monkeypatch.setattr(module, "ours", lambda strategy: None)
     board = keras.callbacks.TensorBoard("logs")
     fit(build(keras, strategy), callbacks=[keras.callbacks.CSVLogger("log.csv"), board])
     assert os.path.exists("log.csv")
