@@ -62,14 +62,14 @@ def depending_on(x: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
     return whole
 
 
-def _zero_of(result):
-    """int64 [], 0, by a way that TensorFlow cannot know.
+def _zero_of(first):
+    """int64 [], 0, of the first element of a result, by a way that TensorFlow cannot know.
 
     Control dependencies keep no operation alive that has no state: where one worker alone ignores a
     result, it would not take part, and the others would wait for it.
     """
-    first = tf.cast(tf.reshape(result, [-1])[:1], tf.bool)
-    return tf.reduce_sum(tf.minimum(tf.cast(first, tf.int64), 0))
+    is_set = tf.cast(first, tf.bool)
+    return tf.reduce_sum(tf.minimum(tf.cast(is_set, tf.int64), 0))
 
 
 @functools.cache
@@ -141,8 +141,9 @@ class CallSites:
             calls = site.read_value()[0]
         with tf.control_dependencies([before]):
             result = fn(name, _not_constant(x, calls))
+            first = tf.reshape(result, [-1])[:1]  # where it is, so that no GPU sends all of it
         with tf.control_dependencies([result]), tf.device("CPU:0"):
-            ended = one + _zero_of(result)
+            ended = one + _zero_of(first)
             end = tf.concat([tf.zeros([4], tf.int64), self._now(site), ended], axis=0)
             counted = site.assign_add(end, read_value=False)
         with tf.control_dependencies([counted]):  # or gradients' functions, which order nothing, drop it

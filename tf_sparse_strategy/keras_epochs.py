@@ -7,6 +7,7 @@
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
 | PyDatasetAdapter.on_epoch_end     | what is ahead draws, then workers shuffle | draw from one on  |
 | tf_keras: KerasSequenceAdapter.…  | its threads shuffle once more, or not     | read by one       |
+| tf_keras: Model._in_multi_worker_…| predicts by rows what is a worker's own   | leave the policy  |
 | tf_keras: StepsPerExecutionTuner… | tunes by each worker's own clock          | refuse            |
 | Trainer.compile                   | makes metrics outside the scope           | within it         |
 | Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
@@ -67,6 +68,12 @@ def install_tf_keras() -> None:
     wrap(callbacks.CallbackList, "on_epoch_begin", _begin_epoch)
     wrap(data_adapter.DataHandler, "_configure_dataset_and_inferred_steps", _infer_no_steps)
     wrap(training.Model, "_validate_and_get_metrics_result", _average_own_logs)
+    wrap(training.Model, "_in_multi_worker_mode", _leave_policy)
+
+
+def _leave_policy(original, model):
+    """By this tf_keras decides whether `predict` shares out by rows, whatever the user has asked for."""
+    return extended_of_model(model) is None and original(model)
 
 
 def _begin_epoch(original, callbacks, epoch, logs=None):

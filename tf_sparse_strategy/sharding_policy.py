@@ -81,8 +81,13 @@ class Sharding:
         if asked == Policy.FILE:
             raise ValueError(
                 "auto_shard_policy=FILE needs at least one input file with rows per worker; there are "
-                f"{self.collectives.topology.num_workers} workers and some got none. Write more files, "
-                "or use AutoShardPolicy.DATA."
+                f"{self.collectives.topology.num_workers} workers and some got none, or TensorFlow cannot "
+                "share them out. Write more files, or use AutoShardPolicy.DATA."
+            )
+        if reads:
+            logging.info(
+                "The dataset is shared out by rows, not by files: a worker would have none, or TensorFlow "
+                "cannot share them out (an error 'tf_auto_shard failed' says why, and does no harm)."
             )
         return Policy.DATA
 

@@ -240,17 +240,17 @@ def test_own_data_of_each_worker(comm, strategy, topology):
         assert {len(batch) for batch in mine} == {2}
 
 
-def test_own_data_of_each_worker_in_keras(strategy, topology):
-    """All of it in each epoch, and predicted."""
-    import keras
-
+def test_own_data_of_each_worker_in_keras(strategy, topology, keras):
+    """All of it in each epoch (tf_keras ends with steps of one's own), and predicted."""
     start, workers = 100 * topology.rank, topology.num_workers
-    own, options = tf.data.Dataset.range(start, start + 8).batch(2 * workers).map(as_rows), tf.data.Options()
+    rows, options = tf.data.Dataset.range(start, start + 4 * workers), tf.data.Options()
+    own = rows.batch(2 * workers).map(as_rows)
     options.experimental_distribute.auto_shard_policy = Policy.OFF
     own = own.with_options(options)
     model = mean_of_rows(strategy, keras)
-    everything = np.add.outer(100 * np.arange(workers), np.arange(8)).ravel()
-    loss = model.fit(own, steps_per_epoch=4, epochs=3, verbose=0).history["loss"]
+    everything = np.add.outer(100 * np.arange(workers), np.arange(4 * workers)).ravel()
+    steps = {} if keras.__name__ == "tf_keras" else {"steps_per_epoch": 2 * workers}
+    loss = model.fit(own, epochs=3, verbose=0, **steps).history["loss"]
     np.testing.assert_allclose(loss, everything.mean(), rtol=1e-6)
     predicted = model.predict(own.map(lambda x, y: x), verbose=0)
     assert sorted(predicted.ravel().tolist()) == everything.tolist()
