@@ -111,7 +111,7 @@ def test_norms_of_own_columns_are_found(comm, partners, strategy, monkeypatch):
 
 
 def test_tables_given_to_layers_that_are_looked_up_together(topology, strategy):
-    """tf_keras sets them when a layer is called, and so would undo what has been trained."""
+    """tf_keras sets them when a layer is called, which none of these is."""
     given = [np.arange(6, dtype="float32").reshape(3, 2), np.ones([5, 4], "float32")]
     with strategy.scope():
         layers = [ShardedEmbedding(*values.shape, weights=[values]) for values in given]
@@ -123,7 +123,7 @@ def test_tables_given_to_layers_that_are_looked_up_together(topology, strategy):
     np.testing.assert_array_equal(first, [2, 3])
     np.testing.assert_array_equal(second, [1, 1, 1, 1])
     layers[0].set_weights([given[0] * 2])
-    np.testing.assert_array_equal(strategy.run(layers[0], [tf.constant([1])]), [[4, 6]])
+    np.testing.assert_array_equal(strategy.run(layers[0], [tf.constant([1])]), [[4, 6]])  # nor again
 
 
 def test_an_overflow_in_one_column(topology, partners, strategy):
@@ -262,7 +262,8 @@ def test_exported_models_with_frozen_layers_within_others(comm, topology, strate
     expected, path = model.predict(tokens(), verbose=0), str(shared_tmp / "exported")
     model.export(path)
     if topology.rank == 0:
-        served = tf.saved_model.load(path).serve(tf.constant(tokens()))
+        loaded = tf.saved_model.load(path)
+        served = loaded.serve(tf.constant(tokens()))
         np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
     comm.barrier()
 

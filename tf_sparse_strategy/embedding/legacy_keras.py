@@ -40,7 +40,7 @@ class ShardedEmbedding(ShardedTable, tf_keras.layers.Embedding):
                 with self._columns(extended) as arguments:
                     self.embeddings = self.add_weight(**arguments, experimental_autocast=False)
                 self.built = True
-            if self._initial_weights is not None:  # a later call would set them, after `lookup_together`
+            if self._initial_weights is not None:  # Keras sets them in calls alone: not `lookup_together`
                 self.set_weights(self._initial_weights)
                 self._initial_weights = None
 
