@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from tests import job
 
@@ -20,6 +21,7 @@ def run(workers, action, folder):
         return codes, [text[-3000:] for text, code in zip(said, codes, strict=True) if code]
 
 
+@pytest.mark.timeout(600)  # five jobs, one after the other
 def test_saved_on_four_loaded_on_others(tmp_path):
     codes, said = run(4, "write", tmp_path)
     assert codes == [0] * 4, said
