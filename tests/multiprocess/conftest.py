@@ -6,6 +6,7 @@ import os
 import pytest
 import tensorflow as tf
 
+from tests.multiprocess.sparse_runs import SHAPES
 from tf_sparse_strategy import collectives
 from tf_sparse_strategy.input import without_tuning
 
@@ -117,3 +118,9 @@ def shared_tmp(comm, topology, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("shared")).ljust(256).encode()
     sent = comm.broadcast(tf.io.decode_raw(tf.constant(path), tf.uint8), purpose="shared_tmp")
     return pathlib.Path(bytes(sent.numpy()).decode().strip())
+
+
+@pytest.fixture
+def variables():
+    """Zeros of the shapes whose gradients the tests of residuals add up."""
+    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]

@@ -116,3 +116,11 @@ def experiment(optimizer, build=one_table, data=None, predict=True, **table_args
         return {**tables_of(model), **dense, **slots, **logs, **more}
 
     return run
+
+
+def assert_serves(path, inputs, expected):
+    """What an exported model computes, which one process loads, is `expected`; returns it."""
+    loaded = tf.saved_model.load(path)  # held, or its variables are gone
+    served = loaded.serve(inputs)
+    np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+    return served

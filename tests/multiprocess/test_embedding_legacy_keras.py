@@ -11,6 +11,7 @@ from lars_pto.legacy_keras import LAMB
 from tests.multiprocess import oracle
 from tests.multiprocess.embedding_models import (
     VOCABULARY,
+    assert_serves,
     dataset,
     start,
     tables_of,
@@ -217,9 +218,7 @@ def test_exported_models_hold_whole_tables(comm, topology, trained, shared_tmp):
     expected = model.predict(tokens(), verbose=0)
     model.export(path)
     if topology.rank == 0:
-        loaded = tf.saved_model.load(path)
-        served = loaded.serve(tf.constant(tokens()))
-        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+        assert_serves(path, tf.constant(tokens()), expected)
     comm.barrier()
 
 
@@ -235,9 +234,7 @@ def test_exported_models_know_what_they_were_adapted_to(comm, topology, strategy
     expected, path = model.predict([words, numbers], verbose=0), str(shared_tmp / "exported")
     model.export(path)
     if topology.rank == 0:
-        loaded = tf.saved_model.load(path)
-        served = loaded.serve([tf.constant(words), tf.constant(numbers)])
-        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+        served = assert_serves(path, [tf.constant(words), tf.constant(numbers)], expected)
         assert len(np.unique(served[:, 0])) == 3  # not all words are unknown
     comm.barrier()
 
@@ -262,9 +259,7 @@ def test_exported_models_with_frozen_layers_within_others(comm, topology, strate
     expected, path = model.predict(tokens(), verbose=0), str(shared_tmp / "exported")
     model.export(path)
     if topology.rank == 0:
-        loaded = tf.saved_model.load(path)
-        served = loaded.serve(tf.constant(tokens()))
-        np.testing.assert_allclose(served, expected, rtol=1e-6, atol=1e-6)
+        assert_serves(path, tf.constant(tokens()), expected)
     comm.barrier()
 
 

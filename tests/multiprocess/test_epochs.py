@@ -23,6 +23,16 @@ def ones(rows):
     return tf.data.Dataset.from_tensor_slices((np.ones([rows, 1], "float32"), np.ones([rows, 1], "float32")))
 
 
+def of_unknown_length(rows):
+    """Ones, whose end is noticed late."""
+
+    def generate():
+        yield from np.ones([rows, 1], "float32")
+        time.sleep(0.3)
+
+    return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([1]))
+
+
 def steps_of(keras, model, data, **options):
     """In two epochs."""
     ended = []
@@ -47,13 +57,9 @@ def test_data_from_a_function_ends_with_the_shortest(strategy, keras, model):
 def test_the_call_that_finds_no_more_data_changes_nothing(comm, topology, keras, strategy):
     """Decay and counts, which need no data, would run before it is known, on some workers, by chance."""
 
-    def rows():
-        yield from np.ones([6 * topology.num_workers, 1], "float32")
-        time.sleep(0.3)
-
-    endless = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([1]))
-    unknown = endless.map(lambda x: (x, x)).batch(2 * topology.num_workers)
-    known, results = ones(6 * topology.num_workers).batch(2 * topology.num_workers), []
+    rows, batch = 6 * topology.num_workers, 2 * topology.num_workers
+    unknown = of_unknown_length(rows).map(lambda x: (x, x)).batch(batch)
+    known, results = ones(rows).batch(batch), []
     for data in (unknown, known):
         with strategy.scope():
             layers = [keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")]
@@ -70,12 +76,8 @@ def test_the_call_that_finds_no_more_data_changes_nothing_in_ones_own_loop(topol
     """Although the rate is there at once."""
     import keras
 
-    def rows():
-        yield from np.ones([6 * topology.num_workers, 1], "float32")
-        time.sleep(0.3)
-
-    data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([1]))
-    data = strategy.experimental_distribute_dataset(data.batch(2 * topology.num_workers))
+    data = of_unknown_length(6 * topology.num_workers).batch(2 * topology.num_workers)
+    data = strategy.experimental_distribute_dataset(data)
     with strategy.scope():
         weight = keras.Variable([1.0])
         optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)

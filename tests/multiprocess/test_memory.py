@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, placed, sent_in_all, step
+from tests.multiprocess.sparse_runs import apart, kept, moved, placed, sent_in_all, step
 from tf_sparse_strategy import agreement, communication
 from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
@@ -25,12 +25,6 @@ from tf_sparse_strategy.communication import (
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.residual import RESIDUAL
 from tf_sparse_strategy.topology import Topology
-
-
-@pytest.fixture
-def variables():
-    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-
 
 EACH = [kind(0.1) for kind in (HiTopK, TopKAllGather, ShardedTopK, GTopK, OkTopK, DGC)]
 EACH += [Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, step
+from tests.multiprocess.sparse_runs import apart, kept, moved, step
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
@@ -18,11 +18,6 @@ from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.memory import key_of
 from tf_sparse_strategy.remembered import is_progress
-
-
-@pytest.fixture
-def variables():
-    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
 
 
 def progress(reducer):

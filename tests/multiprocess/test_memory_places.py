@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import SHAPES, apart, moved, placed, sent_in_all, step
+from tests.multiprocess.sparse_runs import apart, moved, placed, sent_in_all, step
 from tests.thorough import thorough_if
 from tf_sparse_strategy.communication import (
     DGC,
@@ -16,12 +16,6 @@ from tf_sparse_strategy.communication import (
 )
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.residual import VELOCITY, flush
-
-
-@pytest.fixture
-def variables():
-    return [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-
 
 BY_WORKERS = Piecewise([(0, HiTopK(0.05)), (2, TopKAllGather(0.3))], unit="step")
 OTHERS = [

@@ -168,8 +168,7 @@ def _left(workers, limit):
     if gone:
         return Verdict(
             f"{_names(gone)} ended the program, without an uncaught error (`raise SystemExit` is none), "
-            f"while others still called. "
-            f"{_REMEDY}"
+            f"while others still called. {_REMEDY}"
         )
     if not failed:
         return None
