@@ -38,8 +38,9 @@ def test_rank_0_killed(tmp_path):
     failing_job.check_all_blame(ended, failing_job.PYTHON_ERROR, "rank 0 (localhost) ended without a word")
 
 
-def test_an_exception_on_one_worker(tmp_path):
-    ended = failing_job.run(2, "raise", 1, tmp_path)
+@pytest.mark.parametrize("fault", ["raise", "raise_before_a_quick_exit"])
+def test_an_exception_on_one_worker(fault, tmp_path):
+    ended = failing_job.run(2, fault, 1, tmp_path)
     failing_job.check_all_blame(
         ended,
         failing_job.PYTHON_ERROR,

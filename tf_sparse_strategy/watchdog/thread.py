@@ -174,6 +174,7 @@ class Watchdog:
                 self._workers[self._rank], end=self._end
             )
             self._channel.send(_of_end(self._end))
+            self._judge(now)  # this worker, too, prints the cause, and may be gone a moment later
             self._told.set()
         if now < self._next_report:
             return
