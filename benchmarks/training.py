@@ -104,7 +104,7 @@ def time_rounds(
 def time_collectives(comm: Collectives, run: Callable[[], None]) -> tuple[float, float, dict[str, float]]:
     """Seconds of `run()`, those in which any collective is under way, and in collectives by "purpose.kind".
 
-    `run` is traced with `comm.sites.timed`, and each of its collectives runs once.
+    `run` is traced with `comm.sites.timers`, and each of its collectives runs once.
     """
     from tf_sparse_strategy import stall  # here, as above
 

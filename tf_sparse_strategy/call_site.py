@@ -15,9 +15,9 @@ Names therefore recur: in each iteration of a `tf.while_loop`, whose iterations 
 in each call of a function, and in functions of one name, such as two optimizers' `apply`. Each name
 owns a small variable that is updated before and after the operation: automatic control dependencies
 then put all operations of that name in program order, the same on every worker. The same variable
-counts calls, their ends and bytes and, in what is traced while `timed` is set, sums the times of start and
-end: the difference of two readings is what happened between them, and of one call exactly when it began and
-ended; what has begun and not ended is what this worker waits in.
+counts calls, their ends and bytes and, in what is traced while there are `timers`, sums the times of
+start and end: the difference of two readings is what happened between them, and of one call exactly
+when it began and ended; what has begun and not ended is what this worker waits in.
 """
 
 import collections
@@ -42,6 +42,19 @@ def _function_path(graph) -> tuple[object, str]:
         if not re.search("Cond|While", type(graph).__name__):
             return graph, ".".join(reversed(names))
         graph = graph.outer_graph
+
+
+def refuse_gradient_of_branch() -> None:
+    """Raises where a gradient through control flow is traced: TensorFlow can add no variables there."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if re.search("(Cond|WhileBody)Grad", type(graph).__name__):
+            raise NotImplementedError(
+                "TensorFlow cannot build a gradient through tf.cond, tf.switch_case or tf.while_loop of what "
+                "communicates (synchronized BatchNormalization, ShardedEmbedding, all_reduce): compute it "
+                "always and choose by tf.where, or choose and loop in Python."
+            )
+        graph = getattr(graph, "outer_graph", None)
 
 
 def _not_constant(x, calls):
@@ -91,7 +104,7 @@ class CallSites:
         self._occurrences = weakref.WeakKeyDictionary()
         self._eager_sites = collections.defaultdict(lambda: np.zeros(6, np.int64))
         self._graph_sites: dict[str, tf.Variable] = {}
-        self.timed = False  # whether functions traced from now on read the clock: costs a call into Python
+        self.timers = 0  # who want functions traced from now on to read the clock: a call into Python each
         self.clock_start = time.time()  # Unix time, seconds, from which sites count microseconds
 
     def run(
@@ -118,6 +131,7 @@ class CallSites:
                 return fn(name, x)
             finally:
                 site[4:] += np.array([self._microseconds(), 1], np.int64)
+        refuse_gradient_of_branch()
         graph, path = _function_path(tf.compat.v1.get_default_graph())
         counts = self._occurrences.setdefault(graph, collections.Counter())
         key = f"{purpose}.{kind}.{path}"
@@ -156,7 +170,7 @@ class CallSites:
         collectives, one by one. Reading `site` keeps this from being taken for a constant.
         """
 
-        if not self.timed:
+        if not self.timers:
             return tf.zeros([1], tf.int64)
 
         def read_clock(_):

@@ -69,9 +69,9 @@ class CommunicationMonitor(*_callback_classes()):
       update_freq: "epoch", or an int N to write `batch_<name>` every N steps too.
       trace: path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
         each rank communicated and computed. With "{rank}" in it, each rank writes its own, which are sent
-        nowhere; `tss trace` joins them.
+        nowhere; `tss trace` joins them. A `tf.function` of yours must not have been called before.
       scheme_freq: None, or an int n to look at gradients, sums and residuals in every n-th step: one read of
-        each, on the device.
+        each, on the device. Of several monitors the first one's is taken.
       trace_steps: (first, end): the trace covers steps first <= step < end of this `fit`. The first
         few include tracing the model; more than a few hundred make a large file.
 
@@ -149,13 +149,12 @@ class CommunicationMonitor(*_callback_classes()):
             self.model.make_train_function(force=True)  # traced anew, with clock and probe
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = _Stretch(self._strategy)
-        self._interval = _Stretch(self._strategy)
+        self._epoch, self._interval = _Stretch(self._strategy), _Stretch(self._strategy)
         self._epoch_step = 0
         if self._schemes is not None:
-            self._epoch_schemes = self._interval_schemes = self._schemes.gather()
+            self._epoch.schemes = self._interval.schemes = self._schemes.gather()
             if self._in_use is None:  # it stays over all calls of fit
-                self._in_use = None, self._epoch_schemes[0].changes
+                self._in_use = None, self._epoch.schemes[0].changes
 
     def on_test_begin(self, logs=None):
         if self._strategy is not None:
@@ -180,21 +179,12 @@ class CommunicationMonitor(*_callback_classes()):
                 self._finish_trace()
         self._step += ran
         if self._update_freq != "epoch" and self._step % self._update_freq < ran:
-            rates = self._interval.rates()
-            if self._schemes is not None:
-                now = self._schemes.gather()
-                rates |= self._schemes.rates(self._interval_schemes, now)
-                self._interval_schemes = now
-                self._tell_changes("batch", self._step, now[0].changes)
+            rates, schemes = self._report("batch", self._interval, self._step)
             self._write("batch", rates, self._step)
-            self._interval = _Stretch(self._strategy)
+            self._interval = _Stretch(self._strategy, schemes)
 
     def on_epoch_end(self, epoch, logs=None):
-        rates = self._epoch.rates()
-        if self._schemes is not None:
-            now = self._schemes.gather()
-            rates |= self._schemes.rates(self._epoch_schemes, now)
-            self._tell_changes("epoch", epoch, now[0].changes)
+        rates, _ = self._report("epoch", self._epoch, epoch)
         rates |= self._hidden
         if logs is not None:
             logs.update({name: rate for name, rate in rates.items() if name != _IN_TENSORBOARD_ALONE})
@@ -204,6 +194,15 @@ class CommunicationMonitor(*_callback_classes()):
         if self._recorder is not None:  # training ended before the traced steps did
             self._finish_trace()
         self._end()
+
+    def _report(self, prefix, stretch, step):
+        """(rates of a stretch that ends now, what schemes have done until now). Collective."""
+        rates, now = stretch.rates(), None
+        if self._schemes is not None:
+            now = self._schemes.gather()
+            rates |= self._schemes.rates(stretch.schemes, now)
+            self._tell_changes(prefix, step, now[0].changes)
+        return rates, now
 
     def _finish_trace(self):
         if self._recorder.has_recorded:
@@ -269,10 +268,10 @@ class CommunicationMonitor(*_callback_classes()):
 
 
 class _Stretch:
-    """A stretch of training that begins now."""
+    """A stretch of training that begins now; `schemes`, what they have done until then."""
 
-    def __init__(self, strategy):
-        self._strategy = strategy
+    def __init__(self, strategy, schemes=None):
+        self._strategy, self.schemes = strategy, schemes
         self._counts = metrics.read(strategy)
         self._time = time.perf_counter()
 
@@ -300,9 +299,10 @@ class _Schemes:
     def __init__(self, model, freq: int | None):
         self._model, self._strategy = model, model.distribute_strategy
         self._freq = freq
-        self._probe = metrics.GradientProbe(freq) if freq else None
-        if freq:  # another monitor may have one
-            self._strategy.extended.gradients.probe = self._probe
+        gradients = self._strategy.extended.gradients
+        if freq and gradients.probe is None:  # another monitor of this `fit` may have one
+            gradients.probe = metrics.GradientProbe(freq)
+        self._probe = gradients.probe if freq else None
 
     def gather(self) -> list[metrics.SchemeCounts]:
         """What all workers know now. Collective."""

@@ -4,6 +4,8 @@ import dataclasses
 import secrets
 import time
 
+from absl import logging
+
 from tf_sparse_strategy import agreement, clocks, computing, stall, trace
 from tf_sparse_strategy.collectives import Collectives
 
@@ -18,9 +20,11 @@ class Recorder:
 
     def __init__(self, collectives: Collectives, steps: range):
         self._collectives = collectives
-        self._collectives.sites.timed = True
+        self._collectives.sites.timers += 1
+        self._is_timer = True
         self._steps = steps
         self._spans = []
+        self._untimed: set[str] = set()  # places traced before
         self._profile = self._time = None
 
     @property
@@ -43,12 +47,15 @@ class Recorder:
         sites = self._collectives.sites
         after, end = sites.sites(), time.time()
         bar = trace.Span(trace.STEPS, f"step {step}", int(self._time * 1e6), int(end * 1e6), {})
-        self._spans += [bar, *trace.site_spans(self._before, after, sites.clock_start, step)]
+        places = trace.site_spans(self._before, after, sites.clock_start, step)
+        self._untimed |= {place.line for place in places if place.begin <= sites.clock_start * 1e6}
+        self._spans += [bar, *(place for place in places if place.line not in self._untimed)]
         self._time = None
 
     def stop(self) -> list[stall.Interval]:
         """Records no more; when this rank computed."""
-        self._collectives.sites.timed = False
+        self._collectives.sites.timers -= self._is_timer
+        self._is_timer = False
         return [] if self._profile is None else self._profile.stop()
 
     def write(self, path: str) -> dict[str, float]:
@@ -74,7 +81,16 @@ class Recorder:
                 apart = clocks.offsets(spans, topology.nodes)
                 ranks = clocks.aligned(spans, topology.nodes, apart)
                 trace.write(path, trace.chrome_trace(ranks, topology.nodes))
-        found = agreement.gather(_times(self._spans), self._collectives)
+        if self._untimed and topology.rank == 0:
+            logging.warning(
+                "%s lacks collectives (%d, such as %s) of a tf.function that was traced before "
+                "CommunicationMonitor(trace=...) was there: give it to the first fit of the model.",
+                path,
+                len(self._untimed),
+                min(self._untimed),
+            )
+        times = None if self._untimed else _times(self._spans)
+        found = agreement.gather(times, self._collectives)
         return stall.rates([None if row is None else stall.Times(**row) for row in found])
 
 

@@ -74,13 +74,13 @@ def measure(method: methods.Method, x: tf.Tensor, rounds: int, comm: Collectives
 def breakdown(method: methods.Method, x: tf.Tensor, comm: Collectives) -> dict:
     """Seconds of one step by kind of collective, of the first selection, and of the rest; each the slowest
     worker's."""
-    comm.sites.timed = True
+    comm.sites.timers += 1
     step = tf.function(lambda x: method.step(x))  # traced anew, with the clock
     step(x)
     method.empty()
     comm.barrier()
     whole, _, found = training.time_collectives(comm, lambda: step(x)[:1].numpy())
-    comm.sites.timed = False
+    comm.sites.timers -= 1
     parts = {
         name.removeprefix("gradients."): seconds
         for name, seconds in found.items()

@@ -1,6 +1,9 @@
 """CommunicationMonitor where one `fit` follows another, or stands within it."""
 
+import json
+
 import keras as keras3
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -22,10 +25,10 @@ def test_a_fit_that_raised_leaves_nothing_to_the_next(topology, keras, shared_tm
         ends = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.fit(dataset(), callbacks=[first, ends], verbose=0)
-        assert sites.timed and (gradients.probe is not None) == (topology.num_workers > 1)
+        assert sites.timers and (gradients.probe is not None) == (topology.num_workers > 1)
         second = first if goes_on else tss.callbacks.CommunicationMonitor()
         model.fit(dataset(), callbacks=[second], verbose=0)
-        assert not sites.timed and gradients.probe is None
+        assert not sites.timers and gradients.probe is None
         tf.profiler.experimental.start(str(shared_tmp))  # raises where another runs
         tf.profiler.experimental.stop(save=False)
 
@@ -37,6 +40,47 @@ def test_monitors_of_one_fit_leave_each_other_alone(strategy, shared_tmp):
     assert "computation_stall" in logs
 
 
+def test_two_that_trace_and_look_at_gradients(topology, keras, shared_tmp):
+    """One after the other, the same."""
+    strategy = tss.SparseStrategy(communication=OkTopK(0.1))
+    monitors = [
+        tss.callbacks.CommunicationMonitor(
+            trace=shared_tmp / f"{begin} {{rank}}.json", trace_steps=(begin, begin + 1), scheme_freq=1
+        )
+        for begin in (0, 1)
+    ]
+    compiled(strategy, keras).fit(dataset(), epochs=2, callbacks=monitors, verbose=0)
+    for begin in (0, 1):
+        trace_of_step = json.loads((shared_tmp / f"{begin} {topology.rank}.json").read_text())
+        places = [e for e in trace_of_step["traceEvents"] if e.get("cat") == "collective"]
+        assert len(places) > 0 or topology.num_workers == 1
+        assert all(e["args"]["step"] == begin and e["ts"] < 60e6 for e in places)
+
+
+def test_a_function_that_was_traced_before_has_no_bars(topology, caplog, shared_tmp):
+    class Model(keras3.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras3.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+        @tf.function
+        def train_step(self, data):
+            return super().train_step(data)
+
+    with tss.SparseStrategy().scope():
+        model = Model()
+        model.compile("sgd", "mse")
+    x = np.ones([8, 3], np.float32)
+    model.fit(x, x[:, :1], verbose=0)
+    monitor = tss.callbacks.CommunicationMonitor(trace=shared_tmp / "{rank}.json", trace_steps=(0, 1))
+    history = model.fit(x, x[:, :1], callbacks=[monitor], verbose=0).history
+    assert ("overlap_ratio" in history) == (topology.num_workers == 1)
+    assert ("lacks collectives" in caplog.text) == (topology.num_workers > 1 and topology.rank == 0)
+
+
 def test_a_fit_that_raised_leaves_nothing_to_another_model(strategy, shared_tmp):
     def interrupt(batch, logs):
         raise KeyboardInterrupt
@@ -46,9 +90,9 @@ def test_a_fit_that_raised_leaves_nothing_to_another_model(strategy, shared_tmp)
     with pytest.raises(KeyboardInterrupt):
         ends = keras3.callbacks.LambdaCallback(on_train_batch_end=interrupt)
         first.fit(dataset(), callbacks=[tracing, ends], verbose=0)
-    assert sites.timed
+    assert sites.timers
     compiled(strategy, keras3).fit(dataset(), callbacks=[tss.callbacks.CommunicationMonitor()], verbose=0)
-    assert not sites.timed
+    assert not sites.timers
 
 
 def test_a_fit_within_a_callback_leaves_the_outer_one_its_monitor(strategy, keras):

@@ -1,5 +1,6 @@
 """The tf.distribute API in a user's own loop, against what the P workers' values give in NumPy."""
 
+import contextlib
 import copy
 import warnings
 
@@ -183,6 +184,38 @@ def test_gradient_of_all_reduce(strategy, topology, in_function):
     gradient = call(in_function, lambda x: strategy.run(replica, args=(x,)), tf.constant(2.0))
     workers = topology.num_workers
     assert float(gradient) == workers * (workers + 1) / 2
+
+
+def test_gradient_of_a_branch_that_communicates(strategy, topology):
+    def replica(x, flag):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            context = tf.distribute.get_replica_context()
+            y = tf.cond(flag, lambda: context.all_reduce(SUM, x), lambda: x)
+        return tape.gradient(y, x)
+
+    step = tf.function(lambda *args: strategy.run(replica, args))
+    refused = pytest.raises(NotImplementedError, match="tf.where")
+    with refused if topology.num_workers > 1 else contextlib.nullcontext():
+        assert float(step(tf.constant(2.0), tf.constant(True))) == 1
+
+
+@MODES
+def test_all_reduce_of_a_variable(topology, in_function):
+    """Which optimizers of tf_keras hand over, too, beside gradients."""
+    strategy = tss.SparseStrategy(communication=tss.communication.HiTopK(0.01))
+    with strategy.scope():
+        weights = tf.Variable(tf.ones([20, 20]))
+    weights.assign(weights + topology.rank)  # out of step, as where a step of its own assigns
+
+    def replica():
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(SUM, weights), context.all_reduce("MEAN", weights)
+
+    total, mean = call(in_function, lambda: strategy.run(replica))
+    p = topology.num_workers
+    np.testing.assert_array_equal(total, np.full([20, 20], p * (p + 1) / 2))
+    np.testing.assert_array_equal(mean, np.full([20, 20], (p + 1) / 2))
 
 
 @MODES

@@ -10,7 +10,7 @@ from tensorflow.python.framework import ops
 
 from tf_sparse_strategy import agreement
 from tf_sparse_strategy import input as input_pipeline
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable_class, refuse_gradient_of_branch
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
@@ -38,6 +38,8 @@ class ReplicaContext(distribute_lib.ReplicaContext):
         extended, all_reduce = self._strategy.extended, super().all_reduce
 
         def reduce(x):  # weighed here, not below, so that gradients are as well
+            if isinstance(x, tf.Variable):
+                x = tf.convert_to_tensor(x)  # this worker's: eagerly TensorFlow would hand on the variable
             return all_reduce(*extended.by_rows(reduce_op_of(reduce_op), x), options)
 
         return tf.nest.map_structure(reduce, value, expand_composites=False)
@@ -180,6 +182,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         """
         if not self._local.tagged:
             return None
+        refuse_gradient_of_branch()
         rows, total = tf.unstack(self._counted)
         return input_pipeline.Batch(None, rows, total)
 
