@@ -5,6 +5,7 @@
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
+| tf_keras: TensorLikeDataAdapter   | one order in all calls of `fit`           | the same          |
 | PyDatasetAdapter.on_epoch_end     | what is ahead draws, then workers shuffle | draw from one on  |
 | tf_keras: KerasSequenceAdapter.…  | its threads shuffle once more, or not     | read by one       |
 | tf_keras: Model._in_multi_worker_…| predicts by rows what is a worker's own   | leave the policy  |
@@ -63,6 +64,7 @@ def install_tf_keras() -> None:
     from tf_keras.src.engine import data_adapter, training
     from tf_keras.src.utils import steps_per_execution_tuning
 
+    wrap(data_adapter.TensorLikeDataAdapter, "__init__", _shuffle_each_fit_anew)
     wrap(data_adapter.KerasSequenceAdapter, "_handle_multiprocessing", _without_threads)
     wrap(steps_per_execution_tuning.StepsPerExecutionTuner, "start", _refuse_own_clocks)
     wrap(callbacks.CallbackList, "on_epoch_begin", _begin_epoch)
@@ -103,14 +105,30 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
 
 def _shuffle_each_epoch_anew(original, adapter):
     """Where the user has set no seed, as in one process; TensorFlow's, once set, makes all epochs alike."""
-    extended = getattr(_making, "extended", None)
-    of_rows = adapter._shuffle and adapter._shuffle != "batch"  # of which many draw side by side
+    with _shuffling_anew(adapter, getattr(_making, "extended", None), adapter._shuffle, tf.random):
+        return original(adapter)
+
+
+def _shuffle_each_fit_anew(original, adapter, *args, **kwargs):
+    """Its epochs do differ."""
+    from tf_keras.src.engine import data_adapter
+
+    extended = extended_of(kwargs.get("distribution_strategy"))
+    with _shuffling_anew(adapter, extended, kwargs.get("shuffle"), data_adapter.tf.random):
+        return original(adapter, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _shuffling_anew(adapter, extended, shuffles, random):
+    """Its dataset, made in this context, is shuffled otherwise than those before."""
+    of_rows = shuffles and shuffles != "batch"  # of which many draw side by side
     shuffle = extended.unseeded_shuffle() if extended is not None and of_rows else None
     if shuffle is None:
-        return original(adapter)
+        yield
+        return
     adapter._shuffles_rows = shuffle  # it holds what the dataset needs
-    with while_set(tf.random, shuffle=shuffle):
-        return original(adapter)
+    with while_set(random, shuffle=shuffle):
+        yield
 
 
 def _follow_first_between_epochs(original, adapter):

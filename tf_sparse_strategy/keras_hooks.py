@@ -137,6 +137,8 @@ def _draw_apart_in_tf_keras(original, generator):
         return seed
     if seed is None:
         _, seed = tf.compat.v1.get_seed(None)  # moves on what the first worker's operation moves on
+    if seed is None:  # nobody has set TensorFlow's here: each process draws its own
+        return None
     return (seed + rank * _SCATTER) % 2**31
 
 

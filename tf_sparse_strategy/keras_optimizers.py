@@ -61,6 +61,7 @@ def install_tf_keras() -> None:
     wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
     wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.build_for_columns)
     wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
+    wrap(optimizer.Optimizer, "apply_gradients", _tell_outside_step)
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)
 
@@ -99,6 +100,12 @@ def _require_replica(optimizer):
         "instead of step(...).",
         stacklevel=2,
     )
+
+
+def _tell_outside_step(original, optimizer, *args, **kwargs):
+    if in_replica_of_ours() is None:
+        _require_replica(optimizer)
+    return original(optimizer, *args, **kwargs)
 
 
 def _accumulates(optimizer):
@@ -167,8 +174,7 @@ def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
     if extended is None and slices.divided(reference_variable) is not None:
         optimizer.built = False
         raise _made_outside(optimizer)  # or files would hold one worker's part of the slot as the whole
-    chunked = None if extended is None else extended.chunked
-    update = None if chunked is None else chunked.of(optimizer)
+    update = _chunked_update(extended, optimizer)
     part = None if update is None else update.part_beside(reference_variable)
     if part is None:
         return original(optimizer, reference_variable, *args, **kwargs)
@@ -177,14 +183,14 @@ def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
         return original(optimizer, chunk, *args, **kwargs)
 
 
-def _chunked_update(optimizer):
-    extended = in_replica_of_ours()
-    return None if extended is None or extended.chunked is None else extended.chunked.of(optimizer)
+def _chunked_update(extended, optimizer):
+    chunked = None if extended is None else extended.chunked
+    return None if chunked is None else chunked.of(optimizer)
 
 
 def _update_chunks(original, optimizer, grads, variables, learning_rate):
     extended = in_replica_of_ours()
-    if _chunked_update(optimizer) is None:
+    if _chunked_update(extended, optimizer) is None:
         if extended is not None and extended.chunked is not None:
             extended.chunked.refuse_others(optimizer, variables)
         return original(optimizer, grads, variables, learning_rate)
@@ -200,7 +206,7 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
 
 
 def _decay_whole_variables(original, optimizer, variables):
-    update = _chunked_update(optimizer)
+    update = _chunked_update(in_replica_of_ours(), optimizer)
     return original(optimizer, [v for v in variables if update is None or not update.divides(v)])
 
 

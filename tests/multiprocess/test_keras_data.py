@@ -214,3 +214,26 @@ def test_tf_keras_modules_load_together_too():
     tss.SparseStrategy()
     for module in (models, saving, tf_keras.models, keras3.models, keras3.saving):
         assert hasattr(module.load_model, "_sparse_strategy_hook")
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_tf_keras_shuffles_arrays_otherwise_in_each_fit(comm, topology, seed):
+    """Where the user has set no seed: by ours, the same on all workers, calls of `fit` would be alike."""
+    class Noting(tf_keras.Model):
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(data[0])}
+
+    tf.random.set_seed(seed)
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        model = Noting()
+        model.compile()
+    x = np.random.default_rng(0).random([64 * topology.num_workers, 1], np.float32)
+    options = {"batch_size": 4 * topology.num_workers, "epochs": 2, "verbose": 0}
+    fits = [model.fit(x, **options).history["loss"] for _ in range(2)]  # of each epoch's last batch
+    oracle.assert_identical(comm, np.array(fits))
+    if seed is None:
+        assert len({*fits[0], *fits[1]}) == 4
+    elif topology.num_workers > 1:
+        assert fits[0] == fits[1]
+    tf.random.set_seed(0)

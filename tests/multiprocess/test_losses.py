@@ -149,3 +149,16 @@ def test_the_mean_of_a_short_batch_is_of_its_rows(strategy, topology):
     found = model.predict(x[:, np.newaxis], batch_size=rows, verbose=0)[:, 0]
     means = [x[first : first + rows].mean() for first in range(0, len(x), rows)]
     np.testing.assert_allclose(found, np.repeat(means, rows)[: len(x)], rtol=1e-6)
+
+
+def test_a_worker_without_a_seed_beside_others_draws_its_own(topology):
+    import tf_keras
+
+    import tf_sparse_strategy as tss
+
+    tf.random.set_seed(None if topology.rank else 3)
+    strategy = tss.SparseStrategy()
+    dropout = tf_keras.layers.Dropout(0.5)
+    drawn = strategy.run(tf.function(lambda: dropout(tf.ones([100]), training=True)))
+    tf.random.set_seed(0)
+    assert 0 < np.count_nonzero(drawn) < 100

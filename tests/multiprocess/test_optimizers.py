@@ -263,3 +263,20 @@ def test_two_optimizers_that_the_first_step_builds(comm, strategy, eager):
 
     for weights in oracle.compare(comm, strategy, run).values():
         oracle.assert_identical(comm, weights)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_step_outside_run_is_told(strategy, partners, keras, within):
+    with strategy.scope():
+        weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(1.0)
+        optimizer.build([weight])
+    gradients = [(tf.ones([1]), weight)]
+    if within:
+        refused = pytest.raises(RuntimeError, match="not in a step of the workers: put the step into")
+        with strategy.scope(), refused:
+            optimizer.apply_gradients(gradients)
+        return
+    own = {} if keras.__name__ == "keras" else {"skip_gradients_aggregation": True}
+    with pytest.warns(UserWarning, match="applied outside strategy.run"):  # they may be sums already
+        optimizer.apply_gradients(gradients, **own)
+    assert weight.numpy().tolist() == [0.0]

@@ -97,3 +97,22 @@ def test_reductions_of_all_replicas_together(strategy):
 
     logs, last = last_logs(strategy, keras3, of_batch)
     assert logs == dict.fromkeys("012345", last)
+
+
+def test_what_a_step_has_added_up_counts(strategy, keras):
+    """Gradients of earlier batches, in variables, where this batch has no row for a worker."""
+    with strategy.scope():
+        weight, total = (tf.Variable(0.0, trainable=trainable) for trainable in (True, False))
+        steps = tf.Variable(0.0, trainable=False)
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([weight])
+
+    def of_batch(model, replica, rows):
+        is_first = tf.cast(steps.assign_add(1.0) == 1.0, tf.float32)
+        total.assign_add(is_first * tf.reduce_sum(rows))
+        optimizer.apply_gradients([(total, weight)])
+        return {"moved": -weight}
+
+    logs, last = last_logs(strategy, keras, of_batch)
+    workers = last - 1
+    assert logs == {"moved": 2 * workers**2}  # twice 1 + 3 + ...: the first rows and the ranks

@@ -205,6 +205,8 @@ def _counted_gradient(gradient, variable, counts):
     """`gradient`, or zeros where no row counts, whatever the loss made of the row; no copy."""
     if slices.of(variable) is not None:
         return gradient  # of all workers' rows that count
+    if isinstance(slices.tensorflows(gradient), tf.Variable):
+        return gradient  # in which a step of the user's adds up several batches
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = (if_counted(x, counts) for x in (gradient.values, gradient.indices))
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
