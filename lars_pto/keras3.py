@@ -31,9 +31,7 @@ class _LayerWise(keras.optimizers.Optimizer):
         super().build(variables)
         self._treatments = [
             self._exclusions.treatment(
-                getattr(v, "path", v.name),
-                len(v.shape),
-                (self.weight_decay or 0.0) if self._use_weight_decay(_tensorflows(v)) else 0.0,
+                getattr(v, "path", v.name), len(v.shape), float(self._use_weight_decay(_tensorflows(v)))
             )
             for v in variables
         ]
@@ -43,12 +41,15 @@ class _LayerWise(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         return [slot[index] for slot in self._slots]
 
+    def _treatment_of(self, variable):
+        return self._treatments[self._get_variable_index(variable)].times(self.weight_decay)
+
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return layerwise.changes_for_gradients(
             self._rule,
             [pair for pair in super()._all_reduce_sum_gradients(grads_and_vars) if pair[0] is not None],
             self._slots_of,
-            lambda variable: self._treatments[self._get_variable_index(variable)],
+            self._treatment_of,
             self.learning_rate,
             self.iterations + 1,
             self._norms,

@@ -18,6 +18,10 @@ class Treatment(NamedTuple):
     decay: float
     adapts: bool
 
+    def times(self, weight_decay: float | None) -> "Treatment":
+        """What a treatment of decay 1 or 0 means for an optimizer of this `weight_decay`."""
+        return self._replace(decay=self.decay * (weight_decay or 0.0))
+
 
 class Layer(NamedTuple):
     """One variable in one step: values of this replica."""
@@ -108,7 +112,8 @@ def update_layers(
     for layer in layers:
         dtype = tf.float64 if layer.weights.dtype == tf.float64 else tf.float32
         w, *slots = (tf.cast(x, dtype) for x in (layer.weights, *layer.slots))
-        g = tf.cast(tf.convert_to_tensor(layer.gradient), dtype)
+        # Its shape may be known to the run alone, as behind a tf.function.
+        g = tf.cast(tf.ensure_shape(tf.convert_to_tensor(layer.gradient), layer.weights.shape), dtype)
         inputs.append((w, g))
         begun.append(rule.begin(w, g, tuple(slots), layer.treatment.decay, step))
     adapted = [i for i, layer in enumerate(layers) if layer.treatment.adapts]

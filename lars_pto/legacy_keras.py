@@ -30,9 +30,7 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         if getattr(self, "_built", False):
             return
         self._treatments = [
-            self._exclusions.treatment(
-                v.name, v.shape.rank, (self.weight_decay or 0.0) if self._use_weight_decay(v) else 0.0
-            )
+            self._exclusions.treatment(v.name, v.shape.rank, float(self._use_weight_decay(v)))
             for v in var_list
         ]
         self._slots = [
@@ -44,12 +42,22 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
     def _slots_of(self, variable):
         return self._slots[self._index_dict[self._var_key(variable)]]
 
+    def _treatment_of(self, variable):
+        treatment = self._treatments[self._index_dict[self._var_key(variable)]]
+        return treatment.times(self.weight_decay)
+
     def _internal_apply_gradients(self, grads_and_vars):
+        for _, variable in grads_and_vars:
+            if self._var_key(variable) not in self._index_dict:
+                raise KeyError(
+                    f"The optimizer cannot recognize variable {variable.name}: it was built on others. Call "
+                    "optimizer.build(variables) with all of them before the first step."
+                )
         values = layerwise.changes_for_gradients(
             self._rule,
             grads_and_vars,
             self._slots_of,
-            lambda variable: self._treatments[self._index_dict[self._var_key(variable)]],
+            self._treatment_of,
             self.learning_rate,
             self.iterations + 1,
             self._norms,

@@ -20,17 +20,28 @@ def test_patterns_that_are_none_are_refused(kind, argument, wrong):
         kind(1.0, **{argument: wrong})
 
 
+@pytest.mark.parametrize("is_built", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_decay_that_is_changed_before_training_counts(kind):
+def test_a_decay_that_is_changed_counts(kind, is_built):
     results = []
     for given, counts in ((0.5, 0.0), (0.0, 0.0), (0.5, 0.5)):
         optimizer = kind(0.1, weight_decay=given)
-        optimizer.weight_decay = counts
         variable = tf.Variable([[3.0, 4.0]], name="kernel")
+        if is_built:
+            optimizer.build([variable])
+        optimizer.weight_decay = counts
         optimizer.apply_gradients([(tf.constant([[1.0, -2.0]]), variable)])
         results.append(variable.numpy())
     np.testing.assert_array_equal(results[0], results[1])
     assert (results[0] != results[2]).any()
+
+
+@pytest.mark.parametrize("kind", [legacy_keras.LARS, legacy_keras.LAMB])
+def test_a_variable_it_was_not_built_on_is_named(kind):
+    optimizer, gradient = kind(0.1), tf.ones([2])
+    optimizer.apply_gradients([(gradient, tf.Variable([1.0, 2.0]))])
+    with pytest.raises(KeyError, match="cannot recognize variable late"):
+        optimizer.apply_gradients([(gradient, tf.Variable([1.0, 2.0], name="late"))])
 
 
 @pytest.mark.parametrize("framework", [keras, tf_keras])

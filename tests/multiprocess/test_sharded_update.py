@@ -257,6 +257,18 @@ def test_what_cannot_be_divided_is_refused(partners, strategies):
         keras.optimizers.Muon(0.1).build(model.trainable_variables)
 
 
+def test_what_is_left_of_an_optimizer_is_refused(partners, strategies):
+    """Its slots are parts, also of the variables that the later one does not have."""
+    strategy = strategies[1]
+    with strategy.scope():
+        kernel, head = keras.Variable(tf.ones([3, 2])), keras.Variable(tf.ones([2]))
+        of_all, of_head = keras.optimizers.Adam(), keras.optimizers.Adam()
+        of_all.build([kernel, head])
+        of_head.build([head])
+    with pytest.raises(ValueError, match="built later on some variables of Adam"):
+        strategy.run(lambda: of_all.apply([tf.ones([3, 2])], [kernel]))
+
+
 def test_files_of_a_model_with_optimizers_of_its_own(comm, strategies, shared_tmp):
     """Their slots are parts, too, that the first worker asks for."""
 

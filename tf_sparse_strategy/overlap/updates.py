@@ -14,6 +14,7 @@ from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.embedding.optimizer_copies import configuration
+from tf_sparse_strategy.embedding.partition import ChunkPartition
 from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.overlap import chunks, search
 from tf_sparse_strategy.overlap.divided import Divided
@@ -99,6 +100,12 @@ class ChunkedUpdates:
             raise ValueError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} is applied to variables on which "
                 f"another optimizer, {type(update.optimizer).__name__}, was built later. Use one "
+                "optimizer for each variable, or leave out overlap."
+            )
+        if not self.is_inner(optimizer) and any(map(_is_chunk, optimizer.variables)):
+            raise ValueError(
+                f"overlap={self.overlap!r}: another optimizer was built later on some variables of "
+                f"{type(optimizer).__name__}, which has nothing but parts of its slots since. Use one "
                 "optimizer for each variable, or leave out overlap."
             )
 
@@ -234,7 +241,7 @@ class ChunkedUpdates:
             "overlap=DeAR: this function was traced before the optimizer was built, and does not gather its "
             "weights. Call strategy.synchronize() on all workers before it.",
         )  # fmt: skip
-        with tf.control_dependencies([] if known is None else [known]):
+        with tf.control_dependencies([known]):
             gathered = [tensor for update in updates for tensor in update.begin()]
         with self.step.under_way(updates):
             yield gathered
@@ -300,3 +307,8 @@ def _config(optimizer):
     """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
     config = configuration(optimizer) | {"learning_rate": 0.0}
     return config | ({"use_ema": False} if "use_ema" in config else {})
+
+
+def _is_chunk(variable: Any) -> bool:
+    held = slices.of(variable)
+    return held is not None and isinstance(held.partition, ChunkPartition)
