@@ -76,18 +76,19 @@ def cgroup_limits(root: pathlib.Path = pathlib.Path("/")) -> list[Limit]:
     """What the container or batch system leaves of its memory limit. Files of the cache count already."""
     limits = []
     for group, version in _cgroup_directories(root):
-        names = ("memory.max", "memory.current") if version == 2 else (
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-        )
-        most, used = (_read(group / name) for name in names)
-        if not most.isdigit() or not used.isdigit() or int(most) > 1 << 60:
+        if version == 2:  # above "high" it is throttled, above "max" killed
+            names, usage = ("memory.max", "memory.high"), "memory.current"
+        else:
+            names, usage = ("memory.limit_in_bytes",), "memory.usage_in_bytes"
+        values, used = [_read(group / name) for name in names], _read(group / usage)
+        most = min((int(value) for value in values if value.isdigit()), default=None)
+        if most is None or not used.isdigit() or most > 1 << 60:
             continue
         statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
         # The kernel drops inactive pages of files before it kills anyone.
         reclaimable = int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
-        left = int(most) - max(int(used) - reclaimable, 0)
-        limits.append(Limit(left - _reserve(int(most)), f"the memory limit of its control group, {group}"))
+        left = most - max(int(used) - reclaimable, 0)
+        limits.append(Limit(left - _reserve(most), f"the memory limit of its control group, {group}"))
     return limits
 
 
@@ -117,11 +118,9 @@ def limits(memory: int | str, directory: str, held: int = 0, promised: int = 0) 
       promised: bytes that other stores in use have been given and do not hold yet.
     """
     status = os.statvfs(directory)
-    machine = [
-        *cgroup_limits(),
-        *available(),
-        Limit(status.f_bavail * status.f_frsize, f"the free space of {directory}"),
-    ]
+    machine = [*cgroup_limits(), *available()]
+    if status.f_blocks:  # or its size has no limit
+        machine.append(Limit(status.f_bavail * status.f_frsize, f"the free space of {directory}"))
     but = f" less {readable(promised)} that other stores in use may take" if promised else ""
     found = [Limit(one.bytes + held - promised, one.reason + but) for one in machine]
     user = parse(memory)

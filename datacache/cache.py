@@ -131,8 +131,8 @@ class DataCache:
                 order.whole("batch_size", batch_size),
                 order.whole("seed", seed),
                 shuffle,
-                fraction,
-                drop_remainder,
+                float(fraction),
+                bool(drop_remainder),
             )
         )
 
@@ -225,6 +225,9 @@ class DataCache:
         batches = steps.map(load_batch, at_once, deterministic=True).prefetch(_READY)
         dataset = untuned(native.timed(batches, self._name))
         dataset.is_prefetched = True  # another prefetch behind it would wait in the training's stead
+        # What all workers must have alike: numbers stand for samples by the order of files.
+        dataset.alike = {**plan._asdict(), "start": start, "files": self.source.contents[:16]}
+        dataset.is_share = workers > 1
         return dataset
 
     def _examine(self, steps: range, plan: Order, rows: range) -> None:
@@ -340,7 +343,7 @@ def _rows(context: tf.distribute.InputContext, batch_size: int) -> range:
       ValueError: the worker has several replicas, or there are fewer rows than workers.
     """
     workers = context.num_input_pipelines
-    if context.num_replicas_in_sync != workers:
+    if context.num_replicas_in_sync not in (1, workers):  # 1 where the user has made it, and named none
         raise ValueError(
             f"input_context has {context.num_replicas_in_sync} replicas on {workers} workers: replicas "
             "of one worker would get batches of different steps; start one worker per replica."

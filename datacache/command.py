@@ -201,7 +201,7 @@ def _doctor(memory_dir: str, promised: int) -> int:
         code = 1
     if os.getuid() >= 1000 and at.is_relative_to("/dev/shm") and os.path.isdir("/run/systemd/users"):
         print("When you log out, systemd may delete your stores: run `loginctl enable-linger` once.")
-    if status.f_blocks * status.f_frsize <= 64 << 20:
+    if 0 < status.f_blocks * status.f_frsize <= 64 << 20:
         print(f"{memory_dir} is as small as Docker makes it: start the container with --shm-size=20g or so.")
         code = 1
     return code

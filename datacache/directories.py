@@ -146,6 +146,9 @@ def alone(path: pathlib.Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InUse(f"{path} is in use by a running process; end that first.") from None
+            except OSError as error:
+                text = f"{path} cannot be locked, as on NFS; name a directory on a local disk"
+                raise OSError(error.errno, text) from None
             if _is_current(file, path):
                 yield
                 return

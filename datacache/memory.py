@@ -22,6 +22,7 @@ import logging
 import os
 import pathlib
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ INDEX = "index-"  # begins the names of directories that hold an index and no st
 _FILES = ("store", "encoded", "limit", "about.json", "index.npy")
 _PAGE = 4096
 _log = logging.getLogger("datacache")
+
+_in_use: "weakref.WeakSet[Memory]" = weakref.WeakSet()  # of this process
 
 
 def root_of(memory_dir: str) -> pathlib.Path:
@@ -87,6 +90,7 @@ class Memory:
         self._encoded_sizes = encoded_sizes
         self.limit, self.rooms = budget.Limit(0, "nothing"), budget.Rooms(0, 0)
         self.path = self.encoded_path = None
+        _in_use.add(self)
         if budget.parse(memory) == 0:
             self.limit = budget.Limit(0, "memory=0")
             return
@@ -108,6 +112,8 @@ class Memory:
             self.path = self.encoded_path = None
 
     def _open(self, root: pathlib.Path, memory: int | str, about: dict) -> None:
+        # A notebook's former store, which may have been cleared, takes memory as long as it is open.
+        native.keep_open([path for used in _in_use for path in (used.path, used.encoded_path) if path])
         directory, encoded = self._lease.path, self._encoded_sizes
         if not (directory / "about.json").exists():
             written = json.dumps({**about, "created": time.time(), "samples": self.samples})

@@ -82,6 +82,11 @@ def _fingerprint(*parts) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def _contents(files: Iterable[SourceFile], *parts) -> str:
+    """A fingerprint that files have wherever they are, and since when."""
+    return _fingerprint([(os.path.basename(file.path), file.size) for file in files], *parts)
+
+
 class TFRecords:
     """The records of TFRecord files; `decode(record)` gets a scalar string.
 
@@ -119,6 +124,7 @@ class TFRecords:
             self.files = _ask_all(_stat, self.paths)
         self.title = f"TFRecords {pattern if isinstance(pattern, str) else ', '.join(self.paths)}"
         self.fingerprint = _fingerprint("TFRecords", [tuple(file) for file in self.files])
+        self.contents = _contents(self.files)
         self._copies = LocalCopies(None)
         self._index = None
 
@@ -220,6 +226,7 @@ class ImageFolder:
         self._labels = labels
         self.title = f"ImageFolder {path}"
         self.fingerprint = _fingerprint("ImageFolder", [tuple(file) for file in self.files], labels)
+        self.contents = _contents(self.files, labels, self.class_names)
         self._copies = LocalCopies(None)
 
     def open(self, copies: LocalCopies, memory_dir: str | None = None) -> None:
@@ -309,6 +316,7 @@ class Samples:
         self._n, self._read = n, read_fn
         self.title = f"Samples {getattr(read_fn, '__name__', '')}"
         self.fingerprint = _fingerprint("Samples", n, fingerprint or version.of(read_fn, "fingerprint"))
+        self.contents = ""  # what a function reads is not known
 
     def open(self, copies: LocalCopies, memory_dir: str | None = None) -> None:
         """There is nothing to copy."""

@@ -68,6 +68,8 @@ def test_several_replicas_per_worker_are_refused(pattern, shm):
     cache = help_.cache(pattern, shm)
     with pytest.raises(ValueError, match="4 replicas on 2 workers"):
         cache.dataset(16, input_context=tf.distribute.InputContext(2, 0, 4))
+    parts = [cache.dataset(16, input_context=tf.distribute.InputContext(2, p), epochs=1) for p in (0, 1)]
+    assert sorted(np.concatenate([n for part in parts for n in help_.numbers_of(part)])) == list(range(150))
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])  # one replica, and one worker
     dataset = strategy.distribute_datasets_from_function(
         lambda context: cache.dataset(16, epochs=1, input_context=context)

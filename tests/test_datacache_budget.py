@@ -44,6 +44,9 @@ def test_control_groups_of_version_2(tmp_path):
     [limit] = budget.cgroup_limits(root)  # the parent's; the group itself has none
     assert limit.bytes == 10 * GB - 3 * GB - GB
     assert "job" in limit.reason
+    (root / "sys/fs/cgroup/job/memory.high").write_text(f"{8 * GB}\n")  # is throttled from there on
+    [limit] = budget.cgroup_limits(root)
+    assert limit.bytes == 8 * GB - 3 * GB - int(0.1 * 8 * GB)
 
 
 def test_control_groups_of_version_1(tmp_path):

@@ -56,6 +56,25 @@ def test_a_dataset_keeps_what_it_reads_from_being_cleared(pattern, shm, tmp_path
     assert sorted(np.concatenate(help_.numbers_of(batches))) == list(range(150))
 
 
+def test_a_store_that_is_cleared_is_let_go_of(pattern, shm, capsys):
+    """By the process that had it open, and goes on with another one, as a notebook does."""
+
+    def opened(cache):
+        return pathlib.Path("/proc/self/maps").read_text().count(cache.memory.path)
+
+    former = help_.cache(pattern, shm, version="1")
+    assert sorted(np.concatenate(help_.numbers_of(former.dataset(16, epochs=1)))) == list(range(150))
+    assert opened(former) > 0
+    path = former.memory.path
+    del former
+    gc.collect()
+    assert command.main(["clear", "--memory-dir", str(shm)]) == 0
+    cache = help_.cache(pattern, shm, version="2")
+    assert path not in pathlib.Path("/proc/self/maps").read_text()
+    assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))
+    assert opened(cache) > 0
+
+
 @pytest.mark.parametrize("folder", ["files", "files/a7", "index"])
 def test_links_among_the_directories_are_not_followed(pattern, shm, tmp_path, folder):
     local, elsewhere = tmp_path / "local", tmp_path / "elsewhere"

@@ -68,6 +68,11 @@ def set_capacity(path: str, capacity: int) -> None:
     _ops().datacache_set_capacity(capacity=capacity, path=path)
 
 
+def keep_open(paths: Sequence[str]) -> None:
+    """Lets go of all stores that this process has open but these: of deleted ones the memory is free then."""
+    _ops().datacache_keep_open(paths=paths)
+
+
 def gather(
     path: str, ids: tf.Tensor, specs: Sequence[tf.TensorSpec]
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:

@@ -1,5 +1,7 @@
 """DataCache under real workers: each sample once, one copy per node, and the weights of one process."""
 
+import contextlib
+import shutil
 import time
 
 import numpy as np
@@ -41,6 +43,24 @@ def test_every_sample_once_per_epoch(comm, topology, cache, shuffle):
             16, shuffle=shuffle, input_context=context, start=epoch * steps, epochs=epoch + 1
         )
         assert sorted(everyones(comm, help_.numbers_of(dataset))) == list(range(150))
+
+
+@pytest.mark.parametrize("by_function", [True, False])
+def test_files_that_differ_are_refused(topology, cache, strategy, shared_tmp, by_function):
+    """Numbers after the one that is missing would be other samples."""
+    own = shared_tmp / f"own{topology.rank}"
+    shutil.copytree(shared_tmp / "source", own)
+    if topology.rank:
+        min(own.iterdir()).unlink()
+    other = help_.cache(str(own / "*"), shared_tmp / f"node{topology.node}")
+    for held, differs in ((cache, False), (other, topology.num_workers > 1)):
+        refused = pytest.raises(ValueError, match="files: ") if differs else contextlib.nullcontext()
+        with refused:
+            if by_function:
+                strategy.distribute_datasets_from_function(lambda c, h=held: h.dataset(16, input_context=c))
+            else:
+                strategy.experimental_distribute_dataset(held.dataset(16, epochs=1))
+    strategy.distribute_datasets_from_function(lambda c: other.dataset(16))  # each worker's own
 
 
 def test_one_copy_per_node(comm, topology, cache):

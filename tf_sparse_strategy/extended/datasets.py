@@ -5,7 +5,8 @@ from tensorflow.python.data.experimental.ops import distribute as data_distribut
 from tensorflow.python.distribute import distribute_lib, distribute_utils, input_ops
 
 from tf_sparse_strategy import input as input_pipeline
-from tf_sparse_strategy import keras_callers
+from tf_sparse_strategy import keras_callers, pipelines
+from tf_sparse_strategy.agreement import require_same
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.extended.iteration import HOST_ITERATOR, DistributedDataset
 from tf_sparse_strategy.sharding_policy import Sharding
@@ -19,6 +20,7 @@ class Datasets:
 
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
+        self._require_alike(dataset)
         consumer = keras_callers.consumer()
         part, agreement = self._sharding.share(dataset, consumer)
         if self.delayed is not None and consumer == "fit":
@@ -34,8 +36,16 @@ class Datasets:
     def _distribute_datasets_from_function(self, dataset_fn, options):
         _refuse_per_replica(options)
         dataset = dataset_fn(self._make_input_context())
+        if getattr(dataset, "is_share", False):
+            self._require_alike(dataset)
         agreement = None if self._size == 1 else "all"
         return self._distributed(dataset, agreement)
+
+    def _require_alike(self, dataset):
+        """A DataCache's: its samples go by numbers."""
+        if alike := getattr(dataset, "alike", None):
+            remedy = "DataCache: give all workers the same arguments, and a source that holds the same files."
+            require_same(alike, self.collectives, remedy)
 
     def _distributed(self, dataset, agreement):
         batches = None if agreement is None else tf.data.UNKNOWN_CARDINALITY
@@ -48,7 +58,7 @@ class Datasets:
         return DistributedDataset(
             input_workers=self._input_workers_with_options(HOST_ITERATOR),
             strategy=self._container_strategy(),
-            dataset=input_pipeline.without_tuning(dataset),
+            dataset=pipelines.without_tuning(dataset),
             options=HOST_ITERATOR,
             agreement=agreement,
             batches=batches,

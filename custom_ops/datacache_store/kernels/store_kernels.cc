@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,20 +26,30 @@ using datacache::Piece;
 using datacache::Store;
 
 // The stores that this process has open, by path: a pipeline names its store by a string, since a resource
-// would make its iterators impossible to save. A path that has come to be another file is opened anew.
-absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
+// would make its iterators impossible to save.
+struct OpenStores {
   struct Entry {
     std::shared_ptr<Store> store;
     ino_t inode;
   };
-  static std::mutex* mutex = new std::mutex;
-  static auto* entries = new std::map<std::string, Entry>;
+  std::mutex mutex;
+  std::map<std::string, Entry> entries;
+};
+
+OpenStores& Opened() {
+  static auto* opened = new OpenStores;
+  return *opened;
+}
+
+// A path that has come to be another file is opened anew.
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
+  auto& [mutex, entries] = Opened();
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
-  std::lock_guard<std::mutex> guard(*mutex);
-  const auto found = entries->find(path);
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto found = entries.find(path);
   // A store that was deleted under a running job stays usable until the job ends.
-  if (found != entries->end() && (!exists || found->second.inode == status.st_ino)) {
+  if (found != entries.end() && (!exists || found->second.inode == status.st_ino)) {
     return found->second.store;
   }
   datacache::Fault fault;
@@ -47,7 +58,7 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(const std::string& path) {
   if (store == nullptr) {
     return errors::FailedPrecondition(fault.text, "; delete it (`tss cache clear`) to begin anew.");
   }
-  (*entries)[path] = {store, status.st_ino};
+  entries[path] = {store, status.st_ino};
   return store;
 }
 
@@ -285,6 +296,25 @@ class SetCapacityOp : public StoreOp {
   }
 };
 
+class KeepOpenOp : public OpKernel {
+ public:
+  explicit KeepOpenOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("paths", &paths_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto& [mutex, entries] = Opened();
+    std::lock_guard<std::mutex> guard(mutex);
+    for (auto entry = entries.begin(); entry != entries.end();) {
+      const bool kept = std::find(paths_.begin(), paths_.end(), entry->first) != paths_.end();
+      entry = kept ? std::next(entry) : entries.erase(entry);
+    }
+  }
+
+ private:
+  std::vector<std::string> paths_;
+};
+
 class StatsOp : public StoreOp {
  public:
   using StoreOp::StoreOp;
@@ -336,6 +366,7 @@ REGISTER_KERNEL_BUILDER(Name("DatacacheRelease").Device(DEVICE_CPU), ReleaseOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheFetch").Device(DEVICE_CPU), FetchOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheKeep").Device(DEVICE_CPU), KeepOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheSetCapacity").Device(DEVICE_CPU), SetCapacityOp);
+REGISTER_KERNEL_BUILDER(Name("DatacacheKeepOpen").Device(DEVICE_CPU), KeepOpenOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheExamine").Device(DEVICE_CPU), ExamineOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheStats").Device(DEVICE_CPU), StatsOp);
 REGISTER_KERNEL_BUILDER(Name("DatacacheVerify").Device(DEVICE_CPU), VerifyOp);

@@ -191,6 +191,12 @@ REGISTER_OP("DatacacheCreate")
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc("Makes an empty store.");
 
+REGISTER_OP("DatacacheKeepOpen")
+    .Attr("paths: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc("Lets go of all stores that this process has open but these: of deleted ones the memory is free then.");
+
 REGISTER_OP("DatacacheSetCapacity")
     .Input("capacity: int64")
     .Attr("path: string")
