@@ -211,7 +211,7 @@ def total_rows(optional: tf.experimental.Optional, collectives: Collectives) -> 
         tf.logical_or(total == 0, empty == 0),
         ["a worker's files hold no rows at all; use AutoShardPolicy.DATA or fewer workers"],
     )
-    with tf.control_dependencies([check] if check is not None else []):
+    with tf.control_dependencies([check]):
         return tf.identity(total)
 
 

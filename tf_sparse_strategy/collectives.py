@@ -285,20 +285,20 @@ class Collectives:
         return restore(received[0]), tf.gather(received[1], ranks)
 
     @tf.autograph.experimental.do_not_convert
-    def broadcast(self, x: tf.Tensor, root: int = 0, purpose: str = "value") -> tf.Tensor:
-        """Returns rank `root`'s `x` on every worker; shape and dtype must agree."""
+    def broadcast(self, x: tf.Tensor, purpose: str = "value") -> tf.Tensor:
+        """Returns rank 0's `x` on every worker; shape and dtype must agree."""
         x = tf.convert_to_tensor(x)
         if self.topology.num_workers == 1:
             return tf.identity(x)
         carried, restore = wire.for_moving(x)
-        cost = sent_bytes.of_tensor(traffic.binomial_broadcast, self.topology, carried, root)
+        cost = sent_bytes.of_tensor(traffic.binomial_broadcast, self.topology, carried)
         return restore(
             self._run(
                 "broadcast",
                 purpose,
                 cost,
                 carried,
-                lambda name, x: hvd.broadcast(x, root, name=name, ignore_name_scope=True),
+                lambda name, x: hvd.broadcast(x, 0, name=name, ignore_name_scope=True),
                 alone=tf.identity,
             )
         )

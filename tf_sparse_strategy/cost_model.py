@@ -189,7 +189,7 @@ def messages(topology: Topology, to: Sequence[int | None], n: int, model: LinkMo
     return Cost(model.exchange + _seconds(topology, model, 2, local, cross), mine, count)
 
 
-def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Cost:
+def broadcast(topology: Topology, n: int, model: LinkModel) -> Cost:
     """Predicts `Collectives.broadcast` of `n` bytes: round d has 2^d senders."""
     p = topology.num_workers
     if p == 1:
@@ -198,15 +198,14 @@ def broadcast(topology: Topology, n: int, model: LinkModel, root: int = 0) -> Co
     seconds = model.phase + (2 + 3 * rounds) * model.alpha(topology)
     for distance in (1 << d for d in range(rounds)):
         local, leaving = 0, [0] * p
-        for virtual in range(min(distance, p - distance)):
-            sender, receiver = (virtual + root) % p, (virtual + distance + root) % p
-            if topology.nodes[sender] == topology.nodes[receiver]:
+        for sender in range(min(distance, p - distance)):
+            if topology.nodes[sender] == topology.nodes[sender + distance]:
                 local = n
             else:
                 leaving[sender] = n
         busiest = max(_per_node(topology, leaving))
         seconds += max(local * model.local_beta, busiest * model.cross_beta)
-    sent, messages = (traffic.binomial_broadcast(topology, size, root) for size in (n, 1))
+    sent, messages = (traffic.binomial_broadcast(topology, size) for size in (n, 1))
     return Cost(seconds, sent, messages)
 
 

@@ -140,8 +140,7 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
         return original(model, filepath, *args, **kwargs)
     require_newest_weights(model)
     if not saving.is_chief(extended):
-        _leave_to_the_chief(filepath)
-        tables.send_tables(model)
+        _leave_to_the_chief(model, filepath)
         return None
     # tf_keras itself asks before it replaces a file, which it must find then.
     asks = kwargs.get("overwrite", args[0] if args else True) is False and os.path.isfile(filepath)
@@ -183,8 +182,7 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     _require_copy(model)  # on all: the chief alone would fail after the others have left
     extended = shared_by(model)
     if not saving.is_chief(extended):
-        _leave_to_the_chief(filepath)
-        tables.send_tables(model)
+        _leave_to_the_chief(model, filepath)
         return None
     with extended.alone(), tables.saving_tables(model):
         weights = model.get_weights()
@@ -227,9 +225,10 @@ def _set_own_weights(original, layer, variables, values, *, skip_mismatch=False,
     return original(layer, variables, values, skip_mismatch=skip_mismatch, **kwargs)
 
 
-def _leave_to_the_chief(path) -> None:
+def _leave_to_the_chief(model, path) -> None:
     directory, name = os.path.split(path)
     _left_to_the_chief.add(os.path.realpath(os.path.join(_instead_of.get(directory, directory), name)))
+    tables.send_tables(model)
 
 
 def _load_weights(original, model, filepath, *args, **kwargs):
@@ -278,8 +277,7 @@ def _keep_best(original, callback, epoch, batch, logs):
         require_newest_weights(callback.model)
         if str(path).endswith((".h5", ".hdf5")) and not callback.save_weights_only:
             _refuse_parts(tables.of_training(callback.model))  # as the chief will, whom it would wait for
-        _leave_to_the_chief(path)
-        tables.send_tables(callback.model)
+        _leave_to_the_chief(callback.model, path)
     return due
 
 

@@ -211,13 +211,11 @@ class SchemeCounts:
 
 def read_schemes(model, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker knows of the sparse sums of a model's gradients."""
-    strategy = model.distribute_strategy
-    topology, buckets = strategy.topology, strategy.residual.trained_buckets(model.trainable_variables)
+    strategy, used = model.distribute_strategy, _in_use(model)
+    topology = strategy.topology
     all_buckets = strategy.residual.buckets  # for what is counted
-    scheme = strategy.extended.gradients.scheme
-    used = [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
     passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
-    total = sum(bucket.num_elements for bucket, _ in buckets)
+    total = sum(bucket.num_elements for bucket, _ in used)
     sparse = sum(
         bucket.num_elements for bucket, schemes in used if _is_sparse(schemes[-1][0], bucket, topology)
     )
@@ -234,13 +232,18 @@ def read_schemes(model, probe: GradientProbe | None) -> SchemeCounts:
 def schemes_in_use(model) -> dict[str, int]:
     """Elements of a model's gradients by the scheme, in words, that summed them last."""
     elements: dict[str, int] = {}
-    strategy = model.distribute_strategy
-    for bucket, state in strategy.residual.trained_buckets(model.trainable_variables):
-        scheme = scheme_of(bucket, strategy.extended.gradients.scheme)
-        scheme, _ = scheme.in_use(state, strategy.topology)[-1]
-        name = repr(scheme)
+    for bucket, schemes in _in_use(model):
+        name = repr(schemes[-1][0])
         elements[name] = elements.get(name, 0) + bucket.num_elements
     return elements
+
+
+def _in_use(model) -> list[tuple]:
+    """(bucket, its schemes in use) of each bucket of a model's gradients."""
+    strategy = model.distribute_strategy
+    scheme, topology = strategy.extended.gradients.scheme, strategy.topology
+    buckets = strategy.residual.trained_buckets(model.trainable_variables)
+    return [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
 
 
 def _of_schemes(schemes, name) -> list[float]:

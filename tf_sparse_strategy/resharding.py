@@ -22,9 +22,9 @@ class Layout(NamedTuple):
       places: (holder, shard) of each worker in rank order.
     """
 
-    sizes: tuple[int, ...]
-    buckets: tuple[tuple[int, ...], ...]
-    places: tuple[tuple[int, int], ...]
+    sizes: Sequence[int]
+    buckets: Sequence[Sequence[int]]
+    places: Sequence[Sequence[int]]
 
     @property
     def holders(self) -> int:

@@ -8,12 +8,12 @@ from tf_sparse_strategy.topology import Topology
 from tf_sparse_strategy.traffic import Bytes
 
 
-def of_tensor(formula: Callable[..., Bytes], topology: Topology, x: tf.Tensor, *args) -> Bytes | tf.Tensor:
-    """`formula(topology, bytes of x, *args)`; [local, cross] where only the run tells how many they are."""
+def of_tensor(formula: Callable[[Topology, int], Bytes], topology: Topology, x: tf.Tensor):
+    """`formula(topology, bytes of x)`; a tensor [local, cross] where only the run tells how many they are."""
     if x.shape.is_fully_defined():
-        return formula(topology, x.shape.num_elements() * x.dtype.size, *args)
+        return formula(topology, x.shape.num_elements() * x.dtype.size)
     p = topology.num_workers  # every rate is a multiple of 1/P: no rounding of its own
-    rate = formula(topology, p, *args)
+    rate = formula(topology, p)
     size = tf.size(x, tf.int64) * x.dtype.size
     return tf.stack([size * rate.local // p, size * rate.cross // p])
 

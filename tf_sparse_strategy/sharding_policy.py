@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy import pipelines
 from tf_sparse_strategy.collectives import Collectives
 
 Policy = tf.data.experimental.AutoShardPolicy
@@ -49,8 +50,8 @@ class Sharding:
             return dataset, None
         policy = self._policy(dataset, consumer)
         if policy == Policy.DATA:
-            dataset = input_pipeline.in_order(dataset)
-            static = input_pipeline.static_batch_size(dataset)
+            dataset = pipelines.in_order(dataset)
+            static = pipelines.static_batch_size(dataset)
             tagged = consumer is not None and (static is None or static % workers > 0)
             rank = self.collectives.topology.rank
             return input_pipeline.shard_batches(dataset, workers, rank, tagged), None
@@ -65,8 +66,8 @@ class Sharding:
             return Policy.DATA  # the only one that keeps the order of the rows
         if asked in (Policy.DATA, Policy.OFF, Policy.HINT):
             return asked
-        reads = input_pipeline.reads_files(dataset)
-        reason = input_pipeline.reason_against_files(dataset) if reads else None
+        reads = pipelines.reads_files(dataset)
+        reason = pipelines.reason_against_files(dataset) if reads else None
         if reason and asked == Policy.FILE:
             logging.warning(
                 "auto_shard_policy=FILE is followed, although %s; workers see their own files alone.", reason

@@ -82,8 +82,8 @@ def _cut_anew(name, record, own, plan, values, communication, topology):
         logging.warning("%r has no use for %s's momentum.", communication, record["scheme"])
         return
     sizes = tuple(tensor.size for tensor in plan.tensors)
-    old = _layout(sizes, [record["buckets"][b] for b in kept], record["places"])
-    new = _layout(sizes, [own["buckets"][b] for b in holding], own["places"])
+    old = resharding.Layout(sizes, [record["buckets"][b] for b in kept], record["places"])
+    new = resharding.Layout(sizes, [own["buckets"][b] for b in holding], own["places"])
     shards = resharding.split(new, resharding.merge(old, [saved[b] for b in kept]), topology.rank)
     for (bucket, to), shard in zip(holding.items(), shards, strict=True):
         values[bucket][to].assign(shard)
@@ -102,9 +102,3 @@ def _warn_of_what_is_dropped(buckets, plan, values, communication, topology):
                 scheme,
             )
             return
-
-
-def _layout(sizes, buckets, places) -> resharding.Layout:
-    return resharding.Layout(
-        sizes, tuple(tuple(b) for b in buckets), tuple((holder, shard) for holder, shard in places)
-    )

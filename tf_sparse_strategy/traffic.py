@@ -56,13 +56,12 @@ def all_to_all(topology: Topology, group: Group, n: int) -> Bytes:
     return total
 
 
-def binomial_broadcast(topology: Topology, n: int, root: int) -> Bytes:
-    """Binomial tree over ranks rotated so that `root` is 0: at most ceil(log2 P) sends of n."""
-    p = topology.num_workers
-    virtual = (topology.rank - root) % p
+def binomial_broadcast(topology: Topology, n: int) -> Bytes:
+    """Binomial tree from rank 0: at most ceil(log2 P) sends of n."""
     total, distance = Bytes(), 1
-    while distance < p:
-        if virtual < distance and virtual + distance < p:
-            total += message(topology, (virtual + distance + root) % p, n)
+    while distance < topology.num_workers:
+        peer = topology.rank + distance
+        if topology.rank < distance and peer < topology.num_workers:
+            total += message(topology, peer, n)
         distance *= 2
     return total

@@ -46,6 +46,7 @@ LAYERS = (
         "tf_sparse_strategy.turns",
         "tf_sparse_strategy.metrics",
         "tf_sparse_strategy.overlap",
+        "tf_sparse_strategy.pipelines",
         "tf_sparse_strategy.remembered",
         "tf_sparse_strategy.resharding",
         "tf_sparse_strategy.recorder",

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from examples.digits.train import load
-from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy import pipelines
 
 BATCH = 128  # of all workers
 
@@ -42,7 +42,7 @@ def images(seed: int, epochs: int) -> tuple[tf.data.Dataset, tuple[np.ndarray, n
     random, whole = np.random.default_rng(seed), len(x) // BATCH * BATCH
     order = np.concatenate([random.permutation(len(x))[:whole] for _ in range(epochs)])
     data = tf.data.Dataset.from_tensor_slices((x[order], y[order])).batch(BATCH, drop_remainder=True)
-    return input_pipeline.without_tuning(data), test
+    return pipelines.without_tuning(data), test
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:

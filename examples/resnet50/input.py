@@ -14,7 +14,7 @@ from datacache.local import LocalCopies
 from examples.resnet50 import images, records
 from examples.resnet50.config import Config, Phase
 from tf_sparse_strategy import agreement
-from tf_sparse_strategy.input import without_tuning
+from tf_sparse_strategy.pipelines import without_tuning
 
 # Of the synthetic files: numbers of images and of shards.
 _IMAGES = {"train": 192, "validation": 44}
@@ -72,7 +72,7 @@ def one_hot(labels: tf.Tensor, config: Config) -> tf.Tensor:
         tf.gather_nd(labels, wrong),
     ]
     check = tf.debugging.Assert(tf.size(wrong) == 0, facts)
-    with tf.control_dependencies([] if check is None else [check]):
+    with tf.control_dependencies([check]):
         return tf.one_hot(labels, config.classes)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.multiprocess.sparse_runs import SHAPES
 from tf_sparse_strategy import collectives
-from tf_sparse_strategy.input import without_tuning
+from tf_sparse_strategy.pipelines import without_tuning
 
 
 def pytest_collection_finish(session):

@@ -86,7 +86,7 @@ def compiled(table, seed=1, optimizer=lambda: keras.optimizers.Adam(0.05)):
 
 def whole(variables):
     """Their values, whatever of them is divided whole; collective."""
-    return [slices.of(v).slices.whole(v) if slices.of(v) is not None else v.numpy() for v in variables]
+    return [slices.whole(v) for v in variables]
 
 
 def whole_state(model):

@@ -14,6 +14,7 @@ from tests.multiprocess.delayed_runs import (
     batches,
     compare,
     decaying,
+    lazy_adam,
     pair,
     zipf,
 )
@@ -34,9 +35,10 @@ def test_the_data_has_both_kinds_of_rows():
     assert 0.2 < np.mean([len(now & then) / len(now) for now, then in consecutive]) < 0.8
 
 
-def test_epochs_with_validation(strategies):
+@pytest.mark.parametrize("optimizer", [lazy_adam, decaying(keras.optimizers.SGD)], ids=["LazyAdam", "SGD"])
+def test_epochs_with_validation(strategies, optimizer):
     fitting = {"epochs": 2, "validation_data": batches(zipf(7, seed=1), shuffled=False)}
-    assert compare(strategies, fitting=fitting) > STEPS
+    assert compare(strategies, optimizer, fitting=fitting) > STEPS
 
 
 def test_several_tables_and_steps_per_call(strategies):

@@ -323,3 +323,11 @@ def test_refusals(partners, trained, shared_tmp):
         refused.compile(optimizer=LAMB(0.1), loss="mse")
     with pytest.raises(ValueError, match="cannot train the sharded table '.*embeddings"):
         refused.fit(dataset(8), verbose=0)
+
+
+def test_weights_that_have_no_shape_are_not_counted(strategy):
+    """As those of a vocabulary that is still to be learned."""
+    with strategy.scope():
+        lookup = tf_keras.layers.StringLookup()
+        model = tf_keras.Sequential([tf_keras.Input([2], dtype="string"), lookup])
+    assert model.count_params() == 0

@@ -80,6 +80,16 @@ def test_sent_and_kept_make_the_whole(kind, here, mode, density, sizes):
         np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
 
 
+def test_indices_that_no_float32_holds(kind, here):
+    n = 2**24 + 33
+    gradient = np.zeros(n, np.float32)
+    gradient[n - 2 * np.arange(1, 5)] = 4, 3, 2, 1
+    run = Run(kind(4 / n), here, n)
+    sent = run.step(tf.constant(gradient)).numpy()
+    assert sent.any()
+    np.testing.assert_array_equal(sent + run.kept(n), here.topology.num_workers * gradient)
+
+
 def test_something_is_kept_between_nodes_only(kind, here):
     """Or the test above would prove little."""
     p, n = here.topology.num_workers, 1001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import ipaddress
 import json
 import os
 import pathlib
@@ -51,11 +52,12 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def is_here(name: str) -> bool:
-    """Whether a name means this machine."""
+    """Whether horovodrun starts `name`'s workers itself: to another loopback address it goes by ssh."""
     try:
-        return is_own(socket.gethostbyname(name))
+        address = socket.gethostbyname(name)
     except OSError:
         return False
+    return address == "127.0.0.1" or (is_own(address) and not ipaddress.ip_address(address).is_loopback)
 
 
 class Patients:

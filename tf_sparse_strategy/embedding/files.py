@@ -34,13 +34,9 @@ def write(store: Any, key: str, variable: Any) -> None:
       key: of the variable in it.
       variable: a slice, or one that all workers hold.
     """
-    held = slices.of(variable)
-    if held is None:
-        store[key] = variable.numpy()
-        return
-    group = _group(store)
-    if group is None or not _goes_by_rows(held):
-        store[key] = held.slices.whole(held)
+    held, group = slices.of(variable), _group(store)
+    if group is None or held is None or not _goes_by_rows(held):
+        store[key] = slices.whole(variable)
         return
     dataset = group.create_dataset(key, held.partition.shape, held.dtype.as_numpy_dtype)
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.copying import nodes_of
 from tf_sparse_strategy.embedding.table import ShardedTable, looked_up_ahead
 
 
@@ -24,16 +25,15 @@ def _lookups(model, inputs) -> list[tuple[ShardedTable, Any]]:
     pairs = zip(model.inputs, tf.nest.flatten(inputs), strict=True)
     given = {id(reference): x for reference, x in pairs if tf.is_tensor(x)}
     found = {}
-    for nodes in model._nodes_by_depth.values():
-        for node in nodes:
-            layer, references = node.operation, node.input_tensors
-            if not isinstance(layer, ShardedTable) or node.arguments.kwargs or len(references) != 1:
-                continue
-            # Its call adds a loss, or is recomputed, with the lookup, for its gradient.
-            if layer.activity_regularizer is not None or layer._remat_mode is not None:
-                continue
-            held = slices.divided(layer._embeddings) if layer.built else None
-            if held is not None and id(references[0]) in given:
-                ids = given[id(references[0])]
-                found[id(layer), id(ids)] = layer, ids
+    for node in nodes_of(model):
+        layer, references = node.operation, node.input_tensors
+        if not isinstance(layer, ShardedTable) or node.arguments.kwargs or len(references) != 1:
+            continue
+        # Its call adds a loss, or is recomputed, with the lookup, for its gradient.
+        if layer.activity_regularizer is not None or layer._remat_mode is not None:
+            continue
+        held = slices.divided(layer._embeddings) if layer.built else None
+        if held is not None and id(references[0]) in given:
+            ids = given[id(references[0])]
+            found[id(layer), id(ids)] = layer, ids
     return list(found.values())

@@ -82,5 +82,4 @@ def _in_same_places(weights, ids):
     weights, ids = tf.cast(weights, tf.int64), tf.cast(ids, tf.int64)
     alike = tf.reduce_all(tf.raw_ops.Equal(x=weights, y=ids, incompatible_shape_error=False))
     message = "weights are not in the places of the ids: give one for each id, in its row."
-    check = tf.debugging.Assert(alike, [message])
-    return tf.control_dependencies([] if check is None else [check])
+    return tf.control_dependencies([tf.debugging.Assert(alike, [message])])

@@ -1,5 +1,7 @@
 """Optimizers of Keras 3 that touch only the rows of a table that have a gradient."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -82,30 +84,29 @@ def clipped_rows(optimizer, clip, gradients: list) -> list:
     ]
 
 
-def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, beta_2, epsilon) -> None:
-    """Writes `adam_rows` of the summed gradient of each index.
+def _update_rows(gradient, variable, slots, rule) -> None:
+    """Writes what `rule` makes of the summed gradient of each index and of its rows.
 
     Args:
       gradient: `tf.IndexedSlices`; a repeated index is written as often, with the same values.
       variable: TensorFlow's or Keras's.
-      slots: (m, v), TensorFlow's variables.
-      step, learning_rate, beta_1, beta_2, epsilon: of `adam_rows`.
+      slots: TensorFlow's variables.
+      rule: from (g, rows of each slot) to (their new rows ..., what is added to the variable's).
     """
     variable, indices = slices.tensorflows(variable), gradient.indices
-    dtype = variable.dtype
     total = gradient.values if is_coalesced(gradient) else _totals(gradient)[0]
-    old = [tf.gather(slices.local(x), indices) for x in (*slots, variable)]
-    m, v, change = adam_rows(
-        tf.cast(total, dtype),
-        *old[:2],
-        step=tf.cast(step, dtype),
-        learning_rate=tf.cast(learning_rate, dtype),
-        beta_1=tf.cast(beta_1, dtype),
-        beta_2=tf.cast(beta_2, dtype),
-        epsilon=epsilon,
-    )
-    for written, rows in zip((*slots, variable), (m, v, old[2] + change), strict=True):
+    *old, values = (tf.gather(slices.local(x), indices) for x in (*slots, variable))
+    *new, change = rule(tf.cast(total, variable.dtype), *old)
+    for written, rows in zip((*slots, variable), (*new, values + change), strict=True):
         written.scatter_update(tf.IndexedSlices(rows, indices))
+
+
+def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, beta_2, epsilon) -> None:
+    """Writes `adam_rows` of the summed gradient of each index; arguments as there and of `_update_rows`."""
+    numbers = {"step": step, "learning_rate": learning_rate, "beta_1": beta_1, "beta_2": beta_2}
+    dtype = slices.tensorflows(variable).dtype
+    numbers = {name: tf.cast(number, dtype) for name, number in numbers.items()}
+    _update_rows(gradient, variable, slots, functools.partial(adam_rows, **numbers, epsilon=epsilon))
 
 
 def refuse_moving_all(optimizer, options) -> None:
@@ -196,10 +197,6 @@ class Adagrad(keras.optimizers.Adagrad):
             super().update_step(gradient, variable, learning_rate)
             return
         accumulator = self._accumulators[self._get_variable_index(variable)].value
-        variable, indices = slices.tensorflows(variable), gradient.indices
-        total = gradient.values if is_coalesced(gradient) else _totals(gradient)[0]
-        old, values = (tf.gather(slices.local(x), indices) for x in (accumulator, variable))
-        rate = tf.cast(learning_rate, variable.dtype)
-        rows, change = adagrad_rows(tf.cast(total, variable.dtype), old, rate, self.epsilon)
-        for written, new in ((accumulator, rows), (variable, values + change)):
-            written.scatter_update(tf.IndexedSlices(new, indices))  # a repeated index as often, alike
+        rate = tf.cast(learning_rate, slices.tensorflows(variable).dtype)
+        rule = functools.partial(adagrad_rows, learning_rate=rate, epsilon=self.epsilon)
+        _update_rows(gradient, variable, [accumulator], rule)

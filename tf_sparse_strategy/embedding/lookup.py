@@ -107,7 +107,7 @@ def _checked(request: Request, ids: tf.Tensor, ranks: tf.Tensor) -> tf.Tensor:
     text = f"{request.name!r} has rows 0 to {rows - 1}; ids_out_of_range='clip' takes the nearest. Got id"
     facts = [text, given, "on rank", tf.gather(ranks, wrong)]
     check = tf.debugging.Assert(tf.size(wrong) == 0, facts)
-    with tf.control_dependencies([check] if check is not None else []):
+    with tf.control_dependencies([check]):
         return tf.cast(ids, tf.int32)
 
 

@@ -63,6 +63,12 @@ def whole_shape(variable: Any) -> tuple[int, ...]:
     return tuple(variable.shape) if held is None else held.partition.shape
 
 
+def whole(variable: Any) -> np.ndarray:
+    """The value of `variable`, or of the whole that it is a slice of: collective as `Slices.whole`."""
+    held = of(variable)
+    return variable.numpy() if held is None else held.slices.whole(held)
+
+
 def divided(variable: Any) -> Any:
     """The slice behind `variable` where other workers hold the rest of it, else None."""
     held = of(variable)
@@ -228,9 +234,8 @@ class Slices:
 
     # ---- gathering ------------------------------------------------------------------------------
 
-    def whole(self, variable: Any) -> np.ndarray:
+    def whole(self, held: Any) -> np.ndarray:
         """The whole table of a slice: collective, unless the first worker asks in `asking()`."""
-        held = of(variable)
         return self.gather(held, everywhere=not self._has_asked(held))
 
     def written(self, held: Any) -> np.ndarray | None:
@@ -238,12 +243,11 @@ class Slices:
         self._has_asked(held)
         return self.gather(held, everywhere=False)
 
-    def pass_rows(self, variable: Any, take: Callable[[int, int, np.ndarray], None]) -> None:
+    def pass_rows(self, held: Any, take: Callable[[int, int, np.ndarray], None]) -> None:
         """Calls `take(first, end, rows [first, end))` for all rows of a divided table; collective as `whole`.
 
         What `take` raises is raised when the others, who do not know of it, have sent the rest.
         """
-        held = of(variable)
         self._pass(held, not self._has_asked(held), take)
 
     def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:

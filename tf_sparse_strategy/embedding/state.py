@@ -5,6 +5,7 @@ all workers together; in a save the first worker asks, and the others answer (`s
 """
 
 import contextlib
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,14 +62,14 @@ def get_weights(original, layer):
     """Whole tables, and the other weights."""
     if _divided(layer.weights) is None:
         return original(layer)
-    return [_whole(variable) for variable in layer.weights]
+    return [slices.whole(variable) for variable in layer.weights]
 
 
 def batch_get_value(original, variables):
     """tf_keras: whole tables among the values."""
     if _divided(variables) is None:
         return original(variables)
-    return [_whole(variable) for variable in variables]
+    return [slices.whole(variable) for variable in variables]
 
 
 def batch_set_value(original, pairs):
@@ -97,7 +98,12 @@ def set_weights(original, layer, weights):
 
 def count_params(original, weights):
     """Counts whole tables."""
-    return original([v if slices.of(v) is None else _WholeShape(slices.of(v)) for v in weights])
+
+    def whole(variable):  # others as they are: tf_keras's vocabularies among them have no shape
+        held = slices.of(variable)
+        return variable if held is None else types.SimpleNamespace(shape=tf.TensorShape(held.partition.shape))
+
+    return original([whole(variable) for variable in weights])
 
 
 def save_own_variables(original, optimizer, store):
@@ -115,16 +121,6 @@ def load_own_variables(original, optimizer, store):
     if _divided(variables) is not None and len(store.keys()) == len(variables):
         store = _Own(store, variables)
     original(optimizer, store)
-
-
-def _whole(variable):
-    held = slices.of(variable)
-    return variable.numpy() if held is None else held.slices.whole(held)
-
-
-class _WholeShape:
-    def __init__(self, held):
-        self.shape = tf.TensorShape(held.partition.shape)
 
 
 class _Own:

@@ -126,7 +126,7 @@ class ChunkedUpdate:
             message="overlap: another optimizer was built on these variables; this one no longer "
             "updates them.",
         )  # fmt: skip
-        with tf.control_dependencies([check for check in (once, still_open) if check is not None]):
+        with tf.control_dependencies([once, still_open]):
             whole = tf.equal(state, _WHOLE)
         cut = tf.cond(whole, self._cut, _nothing)
         owned = sums = self._reduce_scatter(gradients, variables)

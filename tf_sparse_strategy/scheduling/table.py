@@ -113,7 +113,7 @@ class DelayedRows:
             )  # fmt: skip
             if optimizer is None or not eligible.updates_rows(optimizer):
                 return _nothing()  # no rows wait for such a one, or the assertion fails
-        with tf.control_dependencies([] if known is None else [known]):
+        with tf.control_dependencies([known]):
             ids = self._ids.read_value()
         rows = tf.cast(self._rows.read_value(), self.wire_dtype)
         received = _columns_of_all(rows, tf.size(ids), table)

@@ -186,7 +186,7 @@ class DelayedUpdates:
                 "something else reads all of it, such as a loss of its weights. Leave out delay_rows."
             )
         alone = split.check_alone(own, variable.name)
-        with tf.control_dependencies([] if alone is None else [alone]):
+        with tf.control_dependencies([alone]):
             rows.store(split)
         return split.without_delayed(gradient)
 

@@ -1,0 +1,73 @@
+"""What pipelines are made of, and the options that workers need on them."""
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from tf_sparse_strategy import pipelines
+
+
+def test_autotuning_is_off_unless_asked_for():
+    dataset = tf.data.Dataset.range(4).map(lambda x: x, num_parallel_calls=tf.data.AUTOTUNE)
+    untuned = pipelines.without_tuning(dataset).options().autotune
+    assert untuned.enabled is False and untuned.initial_parallelism == os.cpu_count()
+    options = tf.data.Options()
+    options.autotune.initial_parallelism = 3
+    untuned = pipelines.without_tuning(dataset.with_options(options)).options().autotune
+    assert untuned.enabled is False and untuned.initial_parallelism == 3
+    options.autotune.enabled = True
+    options.deterministic = False
+    asked = pipelines.without_tuning(dataset.with_options(options)).options()
+    assert asked.autotune.enabled and asked.deterministic is False
+
+
+def test_files_are_shared_out_unless_rows_are_counted(tmp_path):
+    """Names may be, but for a shuffle before it, which TensorFlow takes out."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    names = tf.data.Dataset.from_tensor_slices(paths)
+    lines = tf.data.TextLineDataset
+    fine = [lines(paths), names.take(1).interleave(lines), lines(paths).take(-1), lines(paths).skip(0)]
+    fine += [names.shuffle(2).interleave(lines), names.interleave(lambda name: lines(name).skip(1))]
+    for dataset in fine:
+        assert pipelines.reason_against_files(dataset.batch(2)) is None
+    shuffled = names.shuffle(2, seed=1, reshuffle_each_iteration=False)
+    counted = [lines(paths).take(1), lines(paths).skip(1), lines(paths).enumerate()]
+    counted += [tf.data.Dataset.zip((lines(paths), lines(paths))), shuffled.skip(1).interleave(lines)]
+    for dataset in counted:
+        assert "count" in pipelines.reason_against_files(dataset.batch(2))
+
+
+def test_reads_files(tmp_path):
+    path = str(tmp_path / "lines.txt")
+    assert pipelines.reads_files(tf.data.TextLineDataset(path).map(tf.strings.length).batch(2))
+    assert pipelines.reads_files(tf.data.TFRecordDataset(path).repeat())
+    files = tf.data.Dataset.from_tensors(path).interleave(tf.data.TextLineDataset)
+    assert pipelines.reads_files(files.batch(2))
+    assert not pipelines.reads_files(tf.data.Dataset.range(3).batch(2))
+
+
+def unordered(n=64):
+    return tf.data.Dataset.range(n).map(tf.identity, num_parallel_calls=4, deterministic=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: tf.data.Dataset.range(8).batch(4), False),
+        (lambda: tf.data.Dataset.range(8).map(tf.identity, 4, deterministic=True).batch(4), False),
+        (lambda: unordered().batch(4).prefetch(1), True),
+        (lambda: tf.data.Dataset.range(2).flat_map(lambda _: unordered()).batch(4), True),
+    ],
+)
+def test_stages_in_any_order_are_told_of(make, told, caplog):
+    """Each worker takes slices of what must be the same batches."""
+    assert pipelines.in_order(make()).options().deterministic is None
+    assert ("deterministic=False" in caplog.text) == told
+
+
+def test_an_option_for_any_order_is_not_followed():
+    options = tf.data.Options()
+    options.deterministic = False
+    dataset = tf.data.Dataset.range(8).batch(4).with_options(options)
+    assert pipelines.in_order(dataset).options().deterministic is True
