@@ -7,13 +7,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import types
 
 import pytest
 import tensorflow as tf
 
 from tf_sparse_strategy.call_site import CallSites
 from tf_sparse_strategy.collectives import is_horovods
+from tf_sparse_strategy.topology import Topology
 from tf_sparse_strategy.traffic import Bytes
+from tf_sparse_strategy.watchdog import Watchdog
 from tf_sparse_strategy.watchdog.channel import Channel
 from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
 from tf_sparse_strategy.watchdog.waits import Waits
@@ -317,6 +321,26 @@ def test_an_unreachable_rank_0(address):
     chief.admit(1)
     with pytest.raises(RuntimeError, match=r"rank 1 cannot reach .*firewall"):
         Channel("secret").connect(where, 1)
+
+
+# ---- the thread ----------------------------------------------------------------------------------
+
+
+def test_a_wait_that_may_be_over_is_no_cause(address):
+    """Of a worker whose reports are seconds apart, when the program of another one ends."""
+    chief, where = address
+    other = Channel("secret")
+    other.connect(where, 1)
+    chief.admit(2)
+    workers = types.SimpleNamespace(sites=CallSites(), topology=Topology((0, 0), 0))
+    watch = Watchdog(workers, chief, ["vm0", "vm1"], silence_limit=3000.0, stall_limit=math.inf)
+    other.send({"waits": {X: 3001.0}, "line": "train.py:1"})
+    while not watch._workers[1].waits:
+        time.sleep(0.01)
+    watch._at_exit()
+    assert watch._told.is_set() and watch._cause is None
+    watch.close()
+    other.close()
 
 
 # ---- one worker ----------------------------------------------------------------------------------

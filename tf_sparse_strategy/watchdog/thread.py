@@ -1,8 +1,9 @@
 """The thread that reports, listens, judges, and ends the process when nothing else will.
 
 Each worker tells rank 0, a few times per limit, which collectives it waits in and at which line of the
-user's program it is; rank 0 answers that it lives. Rank 0 judges all workers, each of the others rank 0
-(verdict.py), and the first final verdict goes to everybody, is printed by everybody, and ends the job:
+user's program it is; rank 0 answers that it lives. Rank 0 judges all workers, each of the others rank 0 and,
+if it fails, itself (verdict.py). The first final verdict goes to everybody, is printed by everybody, and ends
+the job:
 
 * where Horovod noticed too, its error rises in the user's program, which ends as its author wants;
 * a worker that stands in a collective for `_GRACE` seconds, or at its exit for `silence_limit`, or anywhere
@@ -154,15 +155,20 @@ class Watchdog:
         self._heard[rank] = now
         worker = self._workers[rank]
         if message is None:
-            self._workers[rank] = dataclasses.replace(worker, end=worker.end or End(said=False))
+            self._note_end(rank, worker.end or End(said=False))
         elif "end" in message:
-            self._workers[rank] = dataclasses.replace(worker, end=End(**message["end"]))
+            self._note_end(rank, End(**message["end"]))
         elif "verdict" in message:
-            if self._rank == 0:  # about itself: of another, rank 0 is the judge
+            if self._rank == 0:  # about itself, or the sender: of others, rank 0 is the judge
                 self._channel.send(message)
             self._decide(**message["verdict"])
         elif "waits" in message:
             self._workers[rank] = dataclasses.replace(worker, **message)
+
+    def _note_end(self, rank, end):
+        """And forgets waits, which may be over since they were told: what still waits is told again."""
+        known = {r: dataclasses.replace(worker, waits={}) for r, worker in self._workers.items()}
+        self._workers = known | {rank: dataclasses.replace(known[rank], end=end)}
 
     def _report(self, now):
         """Tells the others, when it is time, and notes for itself, how this worker is."""
@@ -170,11 +176,10 @@ class Watchdog:
             if source_line.main_thread_program() is not self._program:
                 self._end = _end_by(self._raised)
         if self._end is not None and not self._told.is_set():
-            self._workers[self._rank] = dataclasses.replace(
-                self._workers[self._rank], end=self._end
-            )
+            self._note_end(self._rank, self._end)
             self._channel.send(_of_end(self._end))
-            self._judge(now)  # this worker, too, prints the cause, and may be gone a moment later
+            if self._end.error:  # this worker, too, prints the cause, and may be gone a moment later
+                self._judge(now)
             self._told.set()
         if now < self._next_report:
             return
