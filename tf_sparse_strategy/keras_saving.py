@@ -57,6 +57,7 @@ def install_keras3() -> None:
     wrap(legacy_h5_format, "save_model_to_hdf5", _save_whole_model_by_chief)
     wrap(legacy_h5_format, "_set_weights", _set_own_weights)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of))
+    wrap(Model, "get_state_tree", _refuse_state_of_parts)
     _wrap_loads(saving_api, "keras")
 
     wrap(Layer, "get_weights", tables.get_weights)
@@ -207,9 +208,15 @@ def _require_copy(model) -> None:
 def _refuse_parts(part) -> None:
     if part is not None:
         raise NotImplementedError(
-            "a model with sharded tables or slots cannot be written as legacy .h5, nor by tf_keras as a "
-            "SavedModel, by several workers. Save it as .keras or .weights.h5, or export it."
+            "a model with sharded tables or slots cannot be written as legacy .h5 or by Orbax, nor by "
+            "tf_keras as a SavedModel, by several workers. Save it as .keras or .weights.h5, or export it."
         )
+
+
+def _refuse_state_of_parts(original, model, *args, **kwargs):
+    """What Orbax writes: of a table one worker's columns."""
+    _refuse_parts(tables.of_training(model))
+    return original(model, *args, **kwargs)
 
 
 def _set_own_weights(original, layer, variables, values, *, skip_mismatch=False, **kwargs):

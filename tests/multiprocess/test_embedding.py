@@ -242,3 +242,46 @@ def test_an_id_out_of_range_is_an_error_on_all(topology, strategy, wrong):
     named = rf"'words' has rows 0 to 6(.|\n)*{heard}(.|\n)*on rank(.|\n)*{last}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=named):
         layer(ids)
+
+
+def test_a_table_that_the_loss_does_not_read_rests(strategy):
+    """TensorFlow gives what is looked up with others a gradient of zeros, by which AdamW would decay it."""
+    with strategy.scope():
+        ids = [keras.Input([2], dtype="int32") for _ in range(2)]
+        rows = [tss.layers.ShardedEmbedding(9, 4)(one) for one in ids]
+        heads = [keras.layers.Dense(1)(keras.layers.Flatten()(one)) for one in rows]
+        model = start(keras.Model(ids, heads))
+        model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), loss=["mse", None])
+    tables = [layer for layer in model.layers if isinstance(layer, tss.layers.ShardedEmbedding)]
+    before = [table.get_weights()[0] for table in tables]
+    x = np.arange(16).reshape(8, 2) % 9
+    model.fit([x, x], [np.ones([8, 1])] * 2, batch_size=8, verbose=0)
+    moved = [(table.get_weights()[0] != was).any() for table, was in zip(tables, before, strict=True)]
+    assert moved == [True, False]
+
+
+def test_a_call_of_ones_own_looks_up_its_own_ids(strategy):
+    class Hashed(tss.layers.ShardedEmbedding):
+        def call(self, ids):
+            return super().call(ids % self.input_dim)
+
+    with strategy.scope():
+        ids = [keras.Input([2], dtype="int64") for _ in range(2)]
+        layers = [Hashed(9, 4) for _ in ids]
+        model = start(keras.Model(ids, [layer(one) for layer, one in zip(layers, ids, strict=True)]))
+    x = np.array([[123456, 3], [8, 1 << 40]])
+    with pytest.raises(ValueError, match="a call of its own"):
+        tss.layers.lookup_together(layers, [x, x])
+    for layer, rows in zip(layers, model.predict([x, x], verbose=0), strict=True):
+        np.testing.assert_array_equal(rows, layer.get_weights()[0][x % 9])
+
+
+def test_a_state_of_parts_is_refused(strategy, topology):
+    """Which Orbax would write as the whole."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([2]), tss.layers.ShardedEmbedding(9, 4)])
+    if topology.num_workers == 1:
+        assert model.get_state_tree()
+        return
+    with pytest.raises(NotImplementedError, match="Orbax"):
+        model.get_state_tree()

@@ -29,6 +29,8 @@ def _lookups(model, inputs) -> list[tuple[ShardedTable, Any]]:
         layer, references = node.operation, node.input_tensors
         if not isinstance(layer, ShardedTable) or node.arguments.kwargs or len(references) != 1:
             continue
+        if type(layer).call is not ShardedTable.call:  # it may look up other ids
+            continue
         # Its call adds a loss, or is recomputed, with the lookup, for its gradient.
         if layer.activity_regularizer is not None or layer._remat_mode is not None:
             continue

@@ -146,6 +146,7 @@ class _Exchange:
             by_worker = tf.reshape(found[-1], [len(self.workers), len(requests)])
             self.lacking = [tf.unstack(tf.cast(row, tf.int32)) for row in tf.unstack(by_worker)]
         self.splits = self._splits(found[len(requests) :], [row[len(requests) :] for row in counts])
+        self.read: set[int] = set()  # tables whose rows the loss reads
 
     def _without_early(self, distinct):
         """`distinct` with the ids first whose rows this worker lacks; the other rows; numbers of lacking ids.
@@ -228,7 +229,20 @@ class _Exchange:
         exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
         if self.delayed is not None:
             self.delayed.note_arrival(exchanged)
-        return exchanged
+        return [self._noted(t, rows) for t, rows in enumerate(exchanged)]
+
+    def _noted(self, t, rows):
+        """`rows`, whose gradient is noted: TensorFlow fills in zeros for what the loss does not read."""
+
+        @tf.custom_gradient
+        def noted(x):
+            def gradient(of_x):
+                self.read.add(t)
+                return of_x
+
+            return tf.identity(x), gradient
+
+        return noted(rows)
 
     def _exchanged(self):
         @tf.custom_gradient
@@ -290,18 +304,20 @@ class _Exchange:
     def _backward(self, of_rows, dtypes):
         """[own ids, all columns] -> [all ids, own columns], gradients of repeated ids added up first.
 
-        Delayed rows stay behind, and are zeros in what is returned.
+        Delayed rows stay behind, and are zeros in what is returned; None of a table that nothing reads.
         """
         r, blocks = self.slices.rank, [[] for _ in self.workers]
+        tables = sorted(self.read)
+        self.read.clear()  # a tape may ask again
         mine, counts = list(self.mine), [list(row) for row in self.counts]
         splits = [
             split if split is not None and known.lookups == 1 else None
             for split, known in zip(self.splits, self.announced, strict=True)
         ]
-        for t, (gradient, request) in enumerate(zip(of_rows, self.requests, strict=True)):
-            gradient = tf.cast(tf.convert_to_tensor(gradient), dtypes[t])
+        for t in tables:
+            gradient = tf.cast(tf.convert_to_tensor(of_rows[t]), dtypes[t])
             summed = tf.math.unsorted_segment_sum(gradient, self.places[t], self.mine[t])
-            summed = tf.cast(summed, request.wire_dtype or dtypes[t])
+            summed = tf.cast(summed, self.requests[t].wire_dtype or dtypes[t])
             if splits[t] is not None:
                 summed = splits[t].prior(summed)
                 mine[t] = tf.shape(summed)[0]
@@ -310,15 +326,15 @@ class _Exchange:
             columns = tf.split(summed, self.widths[t], axis=1)
             for q in self.workers:
                 blocks[q].append(tf.reshape(columns[q], [-1]))
-        outgoing = [[mine[t] * self.widths[t][q] for t in self.tables] for q in self.workers]
-        incoming = [[row[t] * self.widths[t][r] for t in self.tables] for row in counts]
+        outgoing = [[mine[t] * self.widths[t][q] for t in tables] for q in self.workers]
+        incoming = [[row[t] * self.widths[t][r] for t in tables] for row in counts]
         message = tf.concat([block for row in blocks for block in row], axis=0)
         received = self._swap(message, outgoing, "embedding_gradients")
-        results = []
-        for t, (dtype, flat) in enumerate(zip(dtypes, _by_table(received, incoming), strict=True)):
+        results = [None] * len(self.requests)
+        for t, flat in zip(tables, _by_table(received, incoming), strict=True):
             rows = tf.reshape(flat, [tf.add_n([row[t] for row in counts]), self.widths[t][r]])
-            rows = tf.cast(rows, dtype)
-            results.append(rows if splits[t] is None else splits[t].spread(rows))
+            rows = tf.cast(rows, dtypes[t])
+            results[t] = rows if splits[t] is None else splits[t].spread(rows)
         return results
 
     def _swap(self, message, outgoing, purpose):

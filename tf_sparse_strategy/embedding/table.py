@@ -234,10 +234,10 @@ def lookup_together(layers, inputs):
     if len(layers) != len(inputs):
         raise ValueError(f"{len(layers)} layers were given {len(inputs)} inputs; pass one for each.")
     for layer in layers:
-        if layer.activity_regularizer is not None:
+        if layer.activity_regularizer is not None or type(layer).call is not ShardedTable.call:
             raise ValueError(
-                f"lookup_together adds no losses, and {layer.name!r} has an activity_regularizer; call it by "
-                "itself."
+                f"lookup_together calls no layer, and {layer.name!r} has an activity_regularizer or a call "
+                "of its own; call it by itself."
             )
         layer.build()
     inputs = [i if tf.is_tensor(i) else tf.convert_to_tensor(i) for i in inputs]
