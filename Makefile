@@ -48,7 +48,7 @@ wheel: setup ## build dist/*.whl and try it in a fresh environment
 cuda: setup ## compile the CUDA kernels and link the op library (needs nvcc, no GPU)
 	tools/setup/cuda.sh
 
-clean: ## remove what set-up and builds have made in the checkout, and Bazel's output
+clean: ## remove what set-up and builds have made in the checkout, and Bazel's output; recipes' results stay
 	-bazel clean --expunge
-	rm -rf .cache .venv build dist *.egg-info
+	rm -rf .cache .venv build/bdist.* build/cuda build/lib dist *.egg-info
 	find custom_ops -name '*.so' -delete

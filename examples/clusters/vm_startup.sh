@@ -1,6 +1,7 @@
 #!/bin/bash
 # Start-up script of a cloud VM with Debian 12, as root, at each boot: the name, the interface, the kernel's
-# settings. Give it to each VM, e.g. as user data or as the metadata "startup-script".
+# settings. Give it to each VM: as the metadata "startup-script", or in /var/lib/cloud/scripts/per-boot (what
+# clouds call user data, cloud-init runs at the first boot alone).
 #
 # Between the VMs TCP must be allowed on all ports (a rule of the security group for its own members), and ssh
 # without a password from the first to the others: both are the cloud's settings.

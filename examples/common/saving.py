@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from datacache.callbacks import seed_states
+from examples.common.garden import IS_LEGACY
 from examples.common.settings import Settings
 
 
@@ -31,7 +32,9 @@ class Saving(tf.keras.callbacks.Callback):
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._settings, self._is_first = settings.lasting(), strategy.topology.rank == 0
+        # Keras 3 and tf_keras name what is in a checkpoint otherwise: nothing of the other one's is found.
+        self._settings = settings.lasting() | {"TF_USE_LEGACY_KERAS": IS_LEGACY}
+        self._is_first = strategy.topology.rank == 0
         directory = os.path.join(settings.output_dir, "checkpoints")
         self._settings_file = os.path.join(directory, "settings.json")
         kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}

@@ -1,7 +1,7 @@
 """What the run can be told, and what it must reach."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from examples.common.settings import Settings, setting
 
@@ -140,6 +140,10 @@ class Config(Settings):
     def batch(self, phase: Phase) -> int:
         """Images per step, all workers together."""
         return phase.batch or self.global_batch_size
+
+    def lasting(self) -> dict[str, Any]:
+        """What a run that goes on must have in common with the one before."""
+        return super().lasting() | {"batches": [self.batch(phase) for phase in self.phases]}
 
     def canvas(self, phase: Phase) -> int:
         """Height and width of the decoded images that a phase cuts from."""

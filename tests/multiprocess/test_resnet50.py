@@ -79,6 +79,11 @@ def test_the_whole_path_and_resuming_at_the_switch(stores, comm, topology, share
         assert capsys.readouterr().out.count("images/s") == config.epochs
     comm.barrier()  # the copy is whole
 
+    batch = config.global_batch_size // 2
+    other = [dataclasses.replace(phase, batch=batch) for phase in config.phases]
+    other = dataclasses.replace(config, output_dir=str(again), phases=tuple(other))
+    with pytest.raises(ValueError, match="batches=.* as in the run"):
+        train.train(other, strategy_lib.start(other))
     resumed = keras.callbacks.Callback()
     config = dataclasses.replace(config, output_dir=str(again))
     rest = train.train(config, strategy_lib.start(config), [resumed])
