@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", default=[], help="stores, as `ls` shows them; none: all")
     parser.add_argument("--memory-dir", default="/dev/shm", help="default: %(default)s")
     parser.add_argument("--local-dir", help="local copies too; not for doctor")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)  # names behind options, too
     from datacache import memory  # TensorFlow: not for --help
 
     root = memory.root_of(args.memory_dir)

@@ -113,8 +113,9 @@ class Memory:
 
     def _open(self, root: pathlib.Path, memory: int | str, about: dict) -> None:
         # A notebook's former store, which may have been cleared, takes memory as long as it is open.
-        native.keep_open([path for used in _in_use for path in (used.path, used.encoded_path) if path])
         directory, encoded = self._lease.path, self._encoded_sizes
+        used = [path for memory in _in_use for path in (memory.path, memory.encoded_path) if path]
+        native.keep_open([*used, str(directory / "store"), str(directory / "encoded")])
         if not (directory / "about.json").exists():
             written = json.dumps({**about, "created": time.time(), "samples": self.samples})
             directories.write(directory / "about.json", written.encode())

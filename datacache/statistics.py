@@ -7,7 +7,7 @@ _NO_STORE = native.StoreStats(*[0] * len(native.StoreStats._fields))
 
 
 def of(memory: Memory, cache: str) -> dict[str, float]:
-    """Counts since the process began.
+    """Counts since the process opened the store and the files.
 
     Reads from the local disk and from the central storage are those of all caches of the process.
 

@@ -13,13 +13,16 @@ from lars_pto.trust_ratio import Rule
 
 
 class Treatment(NamedTuple):
-    """How one variable is treated: its weight decay, and whether it has a rate of its own."""
+    """How one variable is treated: its weight decay, and whether it has a rate of its own.
+
+    Optimizers, whose `weight_decay` may change, keep 1 or 0 times theirs as the decay.
+    """
 
     decay: float
     adapts: bool
 
     def times(self, weight_decay: float | None) -> "Treatment":
-        """What a treatment of decay 1 or 0 means for an optimizer of this `weight_decay`."""
+        """This one where an optimizer's `weight_decay` is as given."""
         return self._replace(decay=self.decay * (weight_decay or 0.0))
 
 

@@ -68,7 +68,7 @@ def test_a_store_that_is_cleared_is_let_go_of(pattern, shm, capsys):
     path = former.memory.path
     del former
     gc.collect()
-    assert command.main(["clear", "--memory-dir", str(shm)]) == 0
+    assert command.main(["clear", "--memory-dir", str(shm), pathlib.Path(path).parent.name]) == 0
     cache = help_.cache(pattern, shm, version="2")
     assert path not in pathlib.Path("/proc/self/maps").read_text()
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(150))

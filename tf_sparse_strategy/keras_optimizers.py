@@ -26,12 +26,13 @@ from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 
 
-class _Clipping(threading.local):
+class _Applying(threading.local):
     sums = False  # whether what this thread clips now is summed
     done = False  # whether what it applies is, and is clipped
+    counted = False  # whether what it applies is of rows that count alone
 
 
-_clipping = _Clipping()
+_applying = _Applying()
 
 
 def install_keras3() -> None:
@@ -74,9 +75,9 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if extended.chunked is not None and extended.chunked.is_inner(optimizer):
         return grads_and_vars  # sums already, and clipped
     summed = grads_and_vars
-    if not _clipping.done:
+    if not _applying.done:
         extended.gradients.communication.check_optimizer(optimizer)
-        reduce = functools.partial(extended.reduce_gradients, are_counted=_accumulates(optimizer))
+        reduce = functools.partial(extended.reduce_gradients, are_counted=_are_counted(optimizer))
         summed = of_present(
             lambda present: _clip_sums(optimizer, reduce(present), [v for _, v in present]), grads_and_vars
         )
@@ -112,12 +113,16 @@ def _accumulates(optimizer):
     return optimizer.gradient_accumulation_steps is not None
 
 
+def _are_counted(optimizer):
+    return _applying.counted or _accumulates(optimizer)
+
+
 def _count_each_batch(original, optimizer, grads, trainable_variables):
     """Before gradients are added to those of other batches, of which rows may count."""
     extended = in_replica_of_ours()
     if extended is None:
         _require_replica(optimizer)
-    elif _accumulates(optimizer):
+    elif _accumulates(optimizer) and not _applying.counted:
         grads = _counted(extended, grads, trainable_variables)
     return original(optimizer, grads, trainable_variables)
 
@@ -196,12 +201,12 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
         return original(optimizer, grads, variables, learning_rate)
     pairs = list(zip(grads, variables, strict=True))
     check, reduce = (
-        functools.partial(function, are_counted=_accumulates(optimizer))
+        functools.partial(function, are_counted=_are_counted(optimizer))
         for function in (extended.checked_gradients, extended.reduce_gradients)
     )
     others, done = extended.chunked.apply(optimizer, pairs, learning_rate, check, reduce)
     if others:
-        with while_set(_clipping, done=done):
+        with while_set(_applying, done=done):
             original(optimizer, *zip(*others, strict=True), learning_rate)
 
 
@@ -212,7 +217,7 @@ def _decay_whole_variables(original, optimizer, variables):
 
 def _clip_sums(optimizer, gradients, variables):
     def clip(summed):
-        with while_set(_clipping, sums=True):
+        with while_set(_applying, sums=True):
             return optimizer._clip_gradients(summed)
 
     table = slices.first(variables)
@@ -223,7 +228,7 @@ def _clip_sums(optimizer, gradients, variables):
 
 
 def _clip_later(original, optimizer, grads):
-    now = in_replica_of_ours() is None or _clipping.sums
+    now = in_replica_of_ours() is None or _applying.sums
     return original(optimizer, grads) if now else grads
 
 
@@ -232,7 +237,8 @@ def _count_before_scaling(original, optimizer, grads, trainable_variables=None):
     if extended is not None:
         variables = trainable_variables or optimizer.inner_optimizer._trainable_variables
         grads = _counted(extended, grads, variables)
-    return original(optimizer, grads, trainable_variables)
+    with while_set(_applying, counted=extended is not None):
+        return original(optimizer, grads, trainable_variables)
 
 
 def _counted(extended, grads, variables):

@@ -47,7 +47,7 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def reads_files(dataset: tf.data.Dataset) -> bool:
     """Whether a file reader stands anywhere in the pipeline, also within its functions."""
-    return any(map(_reads, _stages(dataset)))
+    return any(map(_reads, stages(dataset)))
 
 
 def _reads(stage: tf.data.Dataset) -> bool:
@@ -65,7 +65,7 @@ def reason_against_files(dataset: tf.data.Dataset) -> str | None:
     if may_join or _is(dataset, "GroupByWindowDataset"):
         return "batches are padded to lengths of their own, and rows of two would be joined"
     if _reads(dataset):  # before it are names
-        names = [stage for source in dataset._inputs() for stage in _stages(source)]
+        names = [stage for source in dataset._inputs() for stage in stages(source)]
         if any(map(_counts, names)) and any(_is(stage, "ShuffleDataset") for stage in names):
             return "names are shuffled before they are counted, but files are shared out in order"
         return None
@@ -75,7 +75,7 @@ def reason_against_files(dataset: tf.data.Dataset) -> str | None:
 def _has_lengths_of_batches(dataset: tf.data.Dataset) -> bool:
     """Whether its batches may differ in more than the number of rows."""
     dense = (spec for spec in components(dataset.element_spec) if isinstance(spec, tf.TensorSpec))
-    is_batched = any(_is(s, "Batch", "PaddedBatch", "ParallelBatch") for s in _stages(dataset))
+    is_batched = any(_is(s, "Batch", "PaddedBatch", "ParallelBatch") for s in stages(dataset))
     are_padded = not all(spec.shape[1:].is_fully_defined() for spec in dense)
     return is_batched and are_padded and static_batch_size(dataset) is None
 
@@ -95,7 +95,7 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     if any(
         getattr(stage, "_deterministic", None) == "false"
         or any(node.attr["deterministic"].s == b"false" for node in _nodes_within(stage))
-        for stage in _stages(dataset)
+        for stage in stages(dataset)
     ):
         logging.warning(
             "A stage of the dataset has deterministic=False: workers may get other batches, and rows be "
@@ -114,11 +114,11 @@ def _is(stage: tf.data.Dataset, *kinds: str) -> bool:
     return type(stage).__name__.lstrip("_").startswith(kinds)
 
 
-def _stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """A dataset, and those that it is made of."""
     yield dataset
     for source in dataset._inputs():
-        yield from _stages(source)
+        yield from stages(source)
 
 
 def _nodes_within(dataset: tf.data.Dataset) -> Iterator:

@@ -8,7 +8,9 @@ from tf_sparse_strategy.topology import Topology
 from tf_sparse_strategy.traffic import Bytes
 
 
-def of_tensor(formula: Callable[[Topology, int], Bytes], topology: Topology, x: tf.Tensor):
+def of_tensor(
+    formula: Callable[[Topology, int], Bytes], topology: Topology, x: tf.Tensor
+) -> Bytes | tf.Tensor:
     """`formula(topology, bytes of x)`; a tensor [local, cross] where only the run tells how many they are."""
     if x.shape.is_fully_defined():
         return formula(topology, x.shape.num_elements() * x.dtype.size)

@@ -1,6 +1,7 @@
 """DataCache under real workers: each sample once, one copy per node, and the weights of one process."""
 
 import contextlib
+import functools
 import shutil
 import time
 
@@ -57,7 +58,8 @@ def test_files_that_differ_are_refused(topology, cache, strategy, shared_tmp, by
         refused = pytest.raises(ValueError, match="files: ") if differs else contextlib.nullcontext()
         with refused:
             if by_function:
-                strategy.distribute_datasets_from_function(lambda c, h=held: h.dataset(16, input_context=c))
+                make = functools.partial(held.dataset, 16)  # a stage behind it hides nothing
+                strategy.distribute_datasets_from_function(lambda c, m=make: m(input_context=c).prefetch(1))
             else:
                 strategy.experimental_distribute_dataset(held.dataset(16, epochs=1))
     strategy.distribute_datasets_from_function(lambda c: other.dataset(16))  # each worker's own

@@ -49,7 +49,14 @@ def test_two_that_trace_and_look_at_gradients(topology, keras, shared_tmp):
         )
         for begin in (0, 1)
     ]
-    compiled(strategy, keras).fit(dataset(), epochs=2, callbacks=monitors, verbose=0)
+    seen = []
+    between = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda _, logs: seen.append(logs.get("applied_density"))
+    )
+    callbacks = [monitors[0], between, monitors[1]]
+    logs = compiled(strategy, keras).fit(dataset(), epochs=2, callbacks=callbacks, verbose=0).history
+    if topology.num_workers > 1:
+        assert seen == logs["applied_density"] and seen[0] > 0
     for begin in (0, 1):
         trace_of_step = json.loads((shared_tmp / f"{begin} {topology.rank}.json").read_text())
         places = [e for e in trace_of_step["traceEvents"] if e.get("cat") == "collective"]

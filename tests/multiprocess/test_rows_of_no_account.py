@@ -99,13 +99,19 @@ def test_reductions_of_all_replicas_together(strategy):
     assert logs == dict.fromkeys("012345", last)
 
 
-def test_what_a_step_has_added_up_counts(strategy, keras):
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_what_a_step_has_added_up_counts(strategy, keras, is_scaled):
     """Gradients of earlier batches, in variables, where this batch has no row for a worker."""
     with strategy.scope():
         weight, total = (tf.Variable(0.0, trainable=trainable) for trainable in (True, False))
         steps = tf.Variable(0.0, trainable=False)
         optimizer = keras.optimizers.SGD(1.0)
-        optimizer.build([weight])
+        if is_scaled and keras is keras3:
+            optimizer = keras3.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+        elif is_scaled:
+            optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=1.0)
+        if not (is_scaled and keras is not keras3):
+            optimizer.build([weight])
 
     def of_batch(model, replica, rows):
         is_first = tf.cast(steps.assign_add(1.0) == 1.0, tf.float32)

@@ -36,16 +36,16 @@ class Datasets:
     def _distribute_datasets_from_function(self, dataset_fn, options):
         _refuse_per_replica(options)
         dataset = dataset_fn(self._make_input_context())
-        if getattr(dataset, "is_share", False):
-            self._require_alike(dataset)
+        self._require_alike(dataset, of_shares=True)
         agreement = None if self._size == 1 else "all"
         return self._distributed(dataset, agreement)
 
-    def _require_alike(self, dataset):
-        """A DataCache's: its samples go by numbers."""
-        if alike := getattr(dataset, "alike", None):
-            remedy = "DataCache: give all workers the same arguments, and a source that holds the same files."
-            require_same(alike, self.collectives, remedy)
+    def _require_alike(self, dataset, of_shares=False):
+        """What a DataCache is made of, whose samples go by numbers; but not of one that is a worker's own."""
+        for stage in pipelines.stages(dataset):
+            if hasattr(stage, "alike") and (stage.is_share or not of_shares):
+                remedy = "DataCache: give all workers the same arguments, and a source of the same files."
+                require_same(stage.alike, self.collectives, remedy)
 
     def _distributed(self, dataset, agreement):
         batches = None if agreement is None else tf.data.UNKNOWN_CARDINALITY
