@@ -47,6 +47,16 @@ def test_reads_files(tmp_path):
     assert not pipelines.reads_files(tf.data.Dataset.range(3).batch(2))
 
 
+def test_long_and_shared_pipelines():
+    chain = twice = tf.data.Dataset.range(1)
+    for _ in range(1100):
+        chain = chain.concatenate(tf.data.Dataset.range(1))
+    for _ in range(40):
+        twice = twice.concatenate(twice)
+    assert len(list(pipelines.stages(chain))) == 2201
+    assert len(list(pipelines.stages(twice))) == 41
+
+
 def unordered(n=64):
     return tf.data.Dataset.range(n).map(tf.identity, num_parallel_calls=4, deterministic=False)
 

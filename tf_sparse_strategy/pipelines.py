@@ -116,9 +116,13 @@ def _is(stage: tf.data.Dataset, *kinds: str) -> bool:
 
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """A dataset, and those that it is made of."""
-    yield dataset
-    for source in dataset._inputs():
-        yield from stages(source)
+    waiting, seen = [dataset], set()  # some are chains of a thousand, or are read more than once
+    while waiting:
+        stage = waiting.pop()
+        if id(stage) not in seen:
+            seen.add(id(stage))
+            yield stage
+            waiting.extend(reversed(stage._inputs()))
 
 
 def _nodes_within(dataset: tf.data.Dataset) -> Iterator:

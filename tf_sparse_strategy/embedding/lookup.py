@@ -307,7 +307,7 @@ class _Exchange:
         Delayed rows stay behind, and are zeros in what is returned; None of a table that nothing reads.
         """
         r, blocks = self.slices.rank, [[] for _ in self.workers]
-        tables = sorted(self.read)
+        tables = sorted(self.read) or list(self.tables)  # in forward mode nothing is noted before
         self.read.clear()  # a tape may ask again
         mine, counts = list(self.mine), [list(row) for row in self.counts]
         splits = [

@@ -20,7 +20,7 @@ class Datasets:
 
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
-        self._require_alike(dataset)
+        self._require_alike(dataset, of_shares=_is_own(dataset))
         consumer = keras_callers.consumer()
         part, agreement = self._sharding.share(dataset, consumer)
         if self.delayed is not None and consumer == "fit":

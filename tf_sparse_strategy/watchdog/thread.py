@@ -178,7 +178,7 @@ class Watchdog:
         if self._end is not None and not self._told.is_set():
             self._note_end(self._rank, self._end)
             self._channel.send(_of_end(self._end))
-            if self._end.error:  # this worker, too, prints the cause, and may be gone a moment later
+            if self._end.error or self._end.consequence:  # it prints the cause, too, and may be gone soon
                 self._judge(now)
             self._told.set()
         if now < self._next_report:
