@@ -241,9 +241,9 @@ def test_lookup_together_is_each_by_itself(scope):
             np.testing.assert_array_equal(mask, of_layer)
 
 
-def test_lookup_together_adds_no_losses():
+def test_lookup_together_calls_no_layer():
     layer = tss.layers.ShardedEmbedding(L, D, activity_regularizer="l2")
-    with pytest.raises(ValueError, match="has an activity_regularizer; call it by itself"):
+    with pytest.raises(ValueError, match="has an activity_regularizer or a call of its own; call it by"):
         tss.layers.lookup_together([layer], [tf.constant([1])])
 
 
