@@ -142,8 +142,9 @@ class Config(Settings):
         return phase.batch or self.global_batch_size
 
     def lasting(self) -> dict[str, Any]:
-        """What a run that goes on must have in common with the one before."""
-        return super().lasting() | {"batches": [self.batch(phase) for phase in self.phases]}
+        """What a run that goes on must have in common with the one before, of fewer epochs or as many."""
+        batches = [self.batch(phase) for phase in self.phases for _ in range(phase.epochs)]
+        return super().lasting() | {f"batch_of_epoch_{i}": batch for i, batch in enumerate(batches)}
 
     def canvas(self, phase: Phase) -> int:
         """Height and width of the decoded images that a phase cuts from."""
