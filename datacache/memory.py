@@ -112,8 +112,8 @@ class Memory:
             self.path = self.encoded_path = None
 
     def _open(self, root: pathlib.Path, memory: int | str, about: dict) -> None:
-        # A notebook's former store, which may have been cleared, takes memory as long as it is open.
         directory, encoded = self._lease.path, self._encoded_sizes
+        # A notebook's former store, which may have been cleared, takes memory as long as it is open.
         used = [path for memory in _in_use for path in (memory.path, memory.encoded_path) if path]
         native.keep_open([*used, str(directory / "store"), str(directory / "encoded")])
         if not (directory / "about.json").exists():

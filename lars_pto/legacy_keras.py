@@ -39,20 +39,22 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         ]
         self._built = True
 
+    def _index_of(self, variable):
+        index = self._index_dict.get(self._var_key(variable))
+        if index is None:
+            raise KeyError(
+                f"The optimizer cannot recognize variable {variable.name}: it was built on others. Call "
+                "optimizer.build(variables) with all of them before the first step."
+            )
+        return index
+
     def _slots_of(self, variable):
-        return self._slots[self._index_dict[self._var_key(variable)]]
+        return self._slots[self._index_of(variable)]
 
     def _treatment_of(self, variable):
-        treatment = self._treatments[self._index_dict[self._var_key(variable)]]
-        return treatment.times(self.weight_decay)
+        return self._treatments[self._index_of(variable)].times(self.weight_decay)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        for _, variable in grads_and_vars:
-            if self._var_key(variable) not in self._index_dict:
-                raise KeyError(
-                    f"The optimizer cannot recognize variable {variable.name}: it was built on others. Call "
-                    "optimizer.build(variables) with all of them before the first step."
-                )
         values = layerwise.changes_for_gradients(
             self._rule,
             grads_and_vars,
