@@ -1,10 +1,26 @@
-"""The end of a worker's part in a benchmark."""
+"""What a worker of a benchmark is told, and how its part ends."""
 
+import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # which imports Horovod
     from tf_sparse_strategy.collectives import Collectives
+
+
+def arguments(description: str, **options: Any) -> argparse.Namespace:
+    """OUTPUT, where the worker's part is handed in, and options that must all be given.
+
+    Args:
+      description: for --help.
+      **options: of each its type, or what there is to choose from.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("output")
+    for name, kind in options.items():
+        given = {"type": kind} if isinstance(kind, type) else {"choices": kind}
+        parser.add_argument(f"--{name}", required=True, **given)
+    return parser.parse_args()
 
 
 def hand_in(found: Any, output: str, comm: "Collectives") -> None:

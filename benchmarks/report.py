@@ -73,10 +73,10 @@ def main(
         if args.quick:
             results["environment"]["run"] = "quick"
         results["environment"]["load average at end"] = round(os.getloadavg()[0], 2)
-    text = render(results)
     kept = args.json or (None if args.quick or args.document else published)
     if kept:
-        write(kept, results)
+        write(kept, results)  # before anything of the document can fail
+    text = render(results)
     if args.document or kept == published:
         path = ROOT / "docs" / f"{document or question}.md"
         path.write_text(insert(path.read_text(), text))
@@ -87,7 +87,7 @@ def main(
 
 def write(file: pathlib.Path, results: dict) -> None:
     """Puts results in their file, whole or not at all."""
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f"{file.name}.new")
     beside.write_text(json.dumps(results, indent=1) + "\n")
     beside.replace(file)

@@ -74,7 +74,7 @@ class Resume(_Callback):
             status = checkpoint.restore(self._manager.latest_checkpoint)
             if self.step > 0:
                 status.assert_existing_objects_matched()
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(
                 f"{os.fspath(directory)} holds a checkpoint of another model, optimizer, or of other "
                 f"arguments: name another directory. {error}"
@@ -89,6 +89,16 @@ class Resume(_Callback):
     def spans(self, epochs: int, steps_per_epoch: int) -> list[order.Span]:
         """The calls of `fit` that finish a run of so many epochs, from here on."""
         return order.spans(self.step, epochs, steps_per_epoch)
+
+    def on_train_begin(self, logs=None):
+        steps = (self.params or {}).get("steps")
+        of_call = self.model.steps_per_execution
+        # tf_keras's is a variable, by which it makes the last call shorter.
+        if steps and isinstance(of_call, int) and steps % of_call:
+            raise ValueError(
+                f"Resume: the model is compiled with steps_per_execution={of_call}, which does not divide "
+                f"the {steps} steps of an epoch; Keras would make more of them. Choose one that does."
+            )
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch_start = self.step

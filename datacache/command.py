@@ -192,7 +192,8 @@ def _doctor(memory_dir: str, promised: int) -> int:
     least = budget.least(limits)
     print(f"A cache may take {budget.readable(least.bytes)} here, by {least.reason}.")
     with open("/proc/mounts") as mounts:
-        kinds = {fields[1]: fields[2] for fields in map(str.split, mounts)}
+        blank = "\\040"  # as the kernel writes it
+        kinds = {fields[1].replace(blank, " "): fields[2] for fields in map(str.split, mounts)}
     at = pathlib.Path(memory_dir).resolve()
     kind = next(kinds[str(path)] for path in (at, *at.parents) if str(path) in kinds)
     code = 0

@@ -25,7 +25,7 @@ def naming(what: str) -> Iterator[None]:
         while not done.wait(begin + after - time.monotonic()):
             waited = time.monotonic() - begin
             _log.warning(
-                "datacache: still waiting for %s, for %.0f s. Does the storage answer?", what, waited
+                "datacache: still waiting for %s, for %.0f s. Does it answer?", what, waited
             )
             after *= 2
 

@@ -11,7 +11,7 @@ def _tensorflows(variable) -> tf.Variable:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-class _LayerWise(keras.optimizers.Optimizer):
+class _LayerWise(layerwise.LayerWise, keras.optimizers.Optimizer):
     """Keras's optimizer around a rule of layer-wise rates.
 
     Keras updates variable after variable, but the norms of all are taken before, where the
@@ -45,26 +45,14 @@ class _LayerWise(keras.optimizers.Optimizer):
         return self._treatments[self._get_variable_index(variable)].times(self.weight_decay)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        return layerwise.changes_for_gradients(
-            self._rule,
-            [pair for pair in super()._all_reduce_sum_gradients(grads_and_vars) if pair[0] is not None],
-            self._slots_of,
-            self._treatment_of,
-            self.learning_rate,
-            self.iterations + 1,
-            self._norms,
-        )
+        summed = super()._all_reduce_sum_gradients(grads_and_vars)
+        return self._changes([pair for pair in summed if pair[0] is not None])
 
     def update_step(self, gradient, variable, learning_rate):
         """Makes the change that `_all_reduce_sum_gradients` computed; called by Keras per variable."""
         del learning_rate
         weights, *slots = (_tensorflows(v) for v in (variable, *self._slots_of(variable)))
         layerwise.make(gradient, weights, slots)
-
-    @property
-    def parallel_decision(self):
-        """Whether the norms are divided over the workers, and why; None before the first step."""
-        return self._norms.decision
 
     def take_norms_of_wholes(self, whole, add_up):
         """Makes this optimizer, whose variables are parts of another's, adapt as the other does.
@@ -75,9 +63,6 @@ class _LayerWise(keras.optimizers.Optimizer):
         """
         self._treatments = whole._treatments
         self._norms = lambda *layers: add_up(norms.sums_of_squares(*layers))
-
-    def _apply_weight_decay(self, variables):
-        """Nothing: the decay is part of the rule, and under its ratio."""
 
     def get_config(self):
         """The arguments of the constructor."""

@@ -99,15 +99,11 @@ class LarsRule:
         ratio = self._ratio(g.dtype, sums, learning_rate, decay)
         decay = tf.constant(decay, g.dtype)
         rate, scale = learning_rate * ratio, None
-        if self._is_larc:
+        if self.variant.startswith("larc"):
             rate, scale = ratio, tf.convert_to_tensor(learning_rate, g.dtype)
             if sums is not None:
                 decay = tf.where(sums[1] == 0, tf.zeros([], g.dtype), decay)
         return MomentumStep(g, rate, scale, decay, self.momentum, self.nesterov)
-
-    @property
-    def _is_larc(self) -> bool:
-        return self.variant.startswith("larc")
 
     def _ratio(self, dtype, sums: tf.Tensor | None, learning_rate: Any, decay: float) -> tf.Tensor:
         if sums is None:

@@ -1,7 +1,7 @@
 """What LARS and LAMB share, whichever rule, whichever Keras."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -143,27 +143,30 @@ def update_layers(
     return results
 
 
-def changes_for_gradients(
-    rule: Rule,
-    grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]],
-    slots_of: Callable[[tf.Variable], Sequence[tf.Variable]],
-    treatment_of: Callable[[tf.Variable], Treatment],
-    learning_rate: Any,
-    step: Any,
-    measure: Measure,
-) -> list[tuple[Change, tf.Variable]]:
-    """Pairs as Keras has them, with a variable's change in place of its gradient."""
-    layers = [
-        Layer(
-            tf.convert_to_tensor(variable),
-            gradient,
-            tuple(tf.convert_to_tensor(slot) for slot in slots_of(variable)),
-            treatment_of(variable),
-        )
-        for gradient, variable in grads_and_vars
-    ]
-    changes = update_layers(rule, layers, learning_rate, step, measure)
-    return [(change, variable) for change, (_, variable) in zip(changes, grads_and_vars, strict=True)]
+class LayerWise:
+    """Mixed into an optimizer of either Keras, before it: a rule's changes take the place of gradients."""
+
+    def _changes(self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]]) -> list[tuple[Change, tf.Variable]]:
+        """Pairs as Keras has them, with a variable's change in place of its gradient."""
+        layers = [
+            Layer(
+                tf.convert_to_tensor(variable),
+                gradient,
+                tuple(tf.convert_to_tensor(slot) for slot in self._slots_of(variable)),
+                self._treatment_of(variable),
+            )
+            for gradient, variable in pairs
+        ]
+        changes = update_layers(self._rule, layers, self.learning_rate, self.iterations + 1, self._norms)
+        return [(change, variable) for change, (_, variable) in zip(changes, pairs, strict=True)]
+
+    @property
+    def parallel_decision(self):
+        """Whether the norms are divided over the workers, and why; None before the first step."""
+        return self._norms.decision
+
+    def _apply_weight_decay(self, variables):
+        """Nothing: the decay is part of the rule, and under its ratio."""
 
 
 def make(change: Change, weights: tf.Variable, slots: Sequence[tf.Variable]) -> None:

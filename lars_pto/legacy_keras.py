@@ -6,7 +6,7 @@ from custom_ops.library import on_gpu
 from lars_pto import layerwise, norms, options
 
 
-class _LayerWise(tf_keras.optimizers.Optimizer):
+class _LayerWise(layerwise.LayerWise, tf_keras.optimizers.Optimizer):
     """tf_keras's optimizer around a rule of layer-wise rates; `keras3._LayerWise` says how."""
 
     def __init__(self, rule, exclusions, parallel, learning_rate, weight_decay, keras_options):
@@ -55,28 +55,11 @@ class _LayerWise(tf_keras.optimizers.Optimizer):
         return self._treatments[self._index_of(variable)].times(self.weight_decay)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        values = layerwise.changes_for_gradients(
-            self._rule,
-            grads_and_vars,
-            self._slots_of,
-            self._treatment_of,
-            self.learning_rate,
-            self.iterations + 1,
-            self._norms,
-        )
-        return super()._internal_apply_gradients(values)
+        return super()._internal_apply_gradients(self._changes(grads_and_vars))
 
     def update_step(self, gradient, variable):
         """Makes the change that `_internal_apply_gradients` computed; called by tf_keras per variable."""
         layerwise.make(gradient, variable, self._slots_of(variable))
-
-    @property
-    def parallel_decision(self):
-        """Whether the norms are divided over the workers, and why; None before the first step."""
-        return self._norms.decision
-
-    def _apply_weight_decay(self, variables):
-        """Nothing: the decay is part of the rule, and under its ratio."""
 
     def get_config(self):
         """The arguments of the constructor."""

@@ -71,10 +71,10 @@ def cache(pattern: str, shm: pathlib.Path, local=None, **arguments) -> datacache
     return datacache.DataCache(source, decode_record, local, memory_dir=str(shm), **arguments)
 
 
-def worker(pattern, shm, local="-", epochs=2, seed=0, prefix=()) -> subprocess.Popen:
+def worker(pattern, shm, local="-", epochs=2, prefix=()) -> subprocess.Popen:
     """Starts tests/datacache_worker.py."""
     module = [sys.executable, "-m", "tests.datacache_worker"]
-    arguments = [pattern, str(shm), str(local), str(epochs), str(seed)]
+    arguments = [pattern, str(shm), str(local), str(epochs)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [*prefix, *module, *arguments], stdout=pipe, stderr=pipe, env=ENVIRONMENT, text=True

@@ -30,8 +30,8 @@ def shell(script: str) -> list[str]:
     return ["sh", "-c", script]
 
 
-def rank_is(rank: int, then: str, otherwise: str) -> list[str]:
-    return shell(f'if [ "$HOROVOD_RANK" = {rank} ]; then {then}; else {otherwise}; fi')
+def first_rank(then: str, otherwise: str) -> list[str]:
+    return shell(f'if [ "$HOROVOD_RANK" = 0 ]; then {then}; else {otherwise}; fi')
 
 
 def wait_until(condition, seconds: float = PATIENCE) -> bool:

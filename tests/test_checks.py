@@ -28,6 +28,28 @@ def report(rank: int = 0, /, **changes) -> dict:
     return sound | changes
 
 
+def test_an_address_that_nobody_has_chosen_may_not_be_the_one():
+    """Virtual machines behind a NAT, with one more interface by which they reach each other."""
+    reports = [
+        report(
+            rank,
+            interface=None,
+            launched=False,
+            name_address="127.0.1.1",
+            address="10.0.2.15",
+            interfaces={"lo": "127.0.0.1", "eth0": "10.0.2.15", "eth1": f"192.168.56.{rank + 1}"},
+            calls=[{"rank": 1 - rank, "error": "refused"}],
+        )
+        for rank in range(2)
+    ]
+    found = examine(reports)["connections"]
+    assert [finding.severity for finding in found] == ["warn"] * 2
+    assert "HOROVOD_GLOO_IFACE" in found[0].fix
+    for each in reports:
+        each["interfaces"]["eth1"] = "172.17.0.1"  # Docker's bridge, which leads nowhere
+    assert [finding.severity for finding in examine(reports)["connections"]] == ["fail"] * 2
+
+
 def test_nothing_is_found_on_sound_machines():
     assert not any(examine([report(0), report(1)]).values())
     assert not any(examine([report(0, calls=[])]).values())

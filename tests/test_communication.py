@@ -1,6 +1,7 @@
 """Names, remedies and cost functions of the schemes; their sums are tested under real workers."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import tensorflow as tf
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
     Dense,
+    GTopK,
     HiTopK,
     LinkModel,
+    OkTopK,
     ShardedTopK,
     TopKAllGather,
     Torus2D,
@@ -21,7 +24,10 @@ from tf_sparse_strategy.traffic import Bytes
 
 # Easy to tell apart in a sum: a local message 1 s + 10 s/byte, one across nodes 1e6 s + 1e7 s/byte.
 MODEL = LinkModel(local_alpha=1.0, local_beta=10.0, cross_alpha=1e6, cross_beta=1e7)
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
 TWO_BY_TWO = Topology(nodes=(0, 0, 1, 1), rank=0)
+MESSAGES = [HiTopK, TopKAllGather, ShardedTopK, GTopK]  # of a fixed size
+SCHEMES = [*MESSAGES, OkTopK]
 
 
 def test_get_by_name_and_by_instance():
@@ -39,9 +45,14 @@ def test_unknown_names_list_the_known_ones():
         communication.get("ring")
 
 
-@pytest.mark.parametrize("wrong", [None, 3, Dense])
-def test_neither_name_nor_scheme(wrong):
-    with pytest.raises(TypeError, match=r"communication=.* is a .*; pass one of \['auto', 'dense'"):
+def test_a_name_that_is_nearly_known():
+    with pytest.raises(ValueError, match="'HiTopK' is unknown.*Did you mean 'hitopk'"):
+        communication.get("HiTopK")
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(None, "NoneType"), (3, "int"), (Dense, "class")])
+def test_neither_name_nor_scheme(wrong, kind):
+    with pytest.raises(TypeError, match=rf"communication=.* is a {kind}; pass one of \['auto', 'dense'"):
         communication.get(wrong)
 
 
@@ -49,6 +60,8 @@ def test_schemes_are_values():
     assert {Dense(), Dense(), Torus2D()} == {Dense(), Torus2D()}
     with pytest.raises(dataclasses.FrozenInstanceError):
         Dense().name = "other"
+    for kind in SCHEMES:
+        assert kind(0.01) == dataclasses.replace(kind(0.5), density=0.01) and hash(kind(0.01))
 
 
 def test_dense_on_one_node():
@@ -163,3 +176,33 @@ def test_the_last_places_are_dealt_without_wrapping(blocks):
     whole = (wide // run * blocks + np.arange(blocks)[:, np.newaxis]) * run + wide % run
     np.testing.assert_array_equal(place, whole)
     assert place.max() == blocks * dealing.length - 1 > 2**31 - 2**17
+
+
+def test_sharded_volume_does_not_grow_with_nodes():
+    n, density = 1 << 20, 0.01
+    bound = 2 * 4 * density * n  # bytes: 2k words
+    for m in (4, 16, 64):
+        apart = Topology(tuple(range(m)), 0)
+        sent = ShardedTopK(density).cost(n, apart, FREE).bytes.cross
+        assert sent / (bound * (m - 1) / m) == pytest.approx(2, rel=0.02)
+        coded = ShardedTopK(density, wire_dtype="float16", index_coding="delta")
+        assert coded.cost(n, apart, FREE).bytes.cross / (bound * (m - 1) / m) < 0.8
+        twice, thrice = (dataclasses.replace(coded, applied=applied) for applied in (2, 3))
+        assert twice.cost(n, apart, FREE).bytes.cross / (bound * (m - 1) / m) < 1.2
+        assert thrice.cost(n, apart, FREE).bytes.cross < 0.8 * sent  # as docs/communication.md says
+        assert HiTopK(density).cost(n, apart, FREE).bytes.cross == pytest.approx(bound * (m - 1), rel=0.01)
+
+
+WRONG = [(kind, {"density": density}) for kind in SCHEMES for density in (0, 1.5, "0.1")]
+WRONG += [(kind, {"wire_dtype": "int8"}) for kind in MESSAGES]
+WRONG += [(kind, {"index_coding": "gaps"}) for kind in MESSAGES]
+WRONG += [(kind, {"selector": "random"}) for kind in MESSAGES]
+WRONG += [(ShardedTopK, {"applied": applied}) for applied in (0.5, math.inf, math.nan)]
+WRONG += [(OkTopK, {"threshold_period": 0}), (OkTopK, {"boundary_period": -1})]
+
+
+@pytest.mark.parametrize("kind, wrong", WRONG, ids=str)
+def test_arguments_are_checked(kind, wrong):
+    argument, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\({argument}={value!r}\)"):
+        kind(**wrong)

@@ -69,7 +69,7 @@ def test_each_copy_is_looked_up_once(shm, tmp_path, monkeypatch):
 def test_waiting_for_a_slow_source_is_counted(shm):
     """All that the consumer does is wait."""
     def slow(i):
-        return tf.py_function(lambda i: time.sleep(0.002) or i, [i], tf.int64)
+        return tf.py_function(lambda i: time.sleep(0.01) or i, [i], tf.int64)
 
     source = datacache.Samples(64, lambda i: tf.ensure_shape(slow(i), []), "slow")
     cache = datacache.DataCache(source, lambda i: i, version="slow", memory_dir=str(shm))
@@ -87,9 +87,9 @@ def test_a_slow_consumer_waits_for_nothing(pattern, shm, tmp_path):
     batches = iter(cache.dataset(16))
     for _ in range(8):
         next(batches)
-        time.sleep(0.05)
+        time.sleep(0.25)
     assert cache.stats()["batches"] == 8
-    assert cache.stats()["stall_seconds"] < 0.2
+    assert cache.stats()["stall_seconds"] < 1  # of more than two
 
 
 @pytest.mark.parametrize("shuffle", ["local", "global"])

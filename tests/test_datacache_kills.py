@@ -153,7 +153,7 @@ def test_killed_at_random_points(tmp_path, shm, points):
             assert command.main(verify) == 0, point
     parent.stdin.close()
     assert parent.wait(timeout=60) == 0
-    assert half_filled > points // 5  # it was killed while it worked
+    assert half_filled > points // 10  # it was killed while it worked
     cache = help_.cache(pattern, shm, local, version="v")
     assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
     assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone
@@ -188,11 +188,13 @@ def test_a_fit_that_is_killed_at_random_points(tmp_path, shm):
             while steps_saved(saved) < 8:
                 assert time.monotonic() < begin + 200, "the child trains nothing"
                 time.sleep(0.02)
-            longest = 1.6 * (time.monotonic() - begin)
+            longest = 2 * (time.monotonic() - begin)
         else:
             time.sleep(chance.uniform(0, longest))
         os.kill(child, signal.SIGKILL)
-        went_on += steps_saved(saved) > before
+        trained_on = steps_saved(saved) > before
+        went_on += trained_on
+        longest *= 0.8 if trained_on else 1.25  # other work on the machine comes and goes
         for store in shm.glob("*/*/store"):
             assert native.verify(str(store)) == 0, point
             if chance.random() < 0.3:

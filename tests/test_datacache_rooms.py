@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -240,6 +241,9 @@ def test_looking_at_a_store_is_no_use_of_it(pattern, shm):
         for _ in range(20):
             cache = help_.cache(pattern, shm)
             assert cache.stats()["capacity"] == 150
+            at_least = len(looked) + 2  # one look begins while it is open
+            while len(looked) < at_least:
+                time.sleep(0.001)
             cache.memory._lease.release()
             help_.cache(pattern, shm, memory=40 * SAMPLE).memory._lease.release()
     finally:

@@ -96,6 +96,22 @@ def test_a_model_that_is_not_built(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [keras, tf_keras])
+def test_calls_of_several_steps_that_do_not_divide_an_epoch(pattern, shm, tmp_path, kind):
+    """Keras 3 would make 12 steps of 10, and a run that goes on 10. tf_keras's last call is shorter."""
+    trained = kind.Sequential([kind.layers.Input([100]), kind.layers.Dense(1)])
+    trained.compile("sgd", "mse", steps_per_execution=4)
+    resume = Resume(tmp_path, trained)
+    dataset = help_.cache(pattern, shm).dataset(BATCH, augment)
+    if kind is keras:
+        with pytest.raises(ValueError, match="steps_per_execution=4, which does not divide the 10 steps"):
+            trained.fit(dataset, steps_per_epoch=10, verbose=0, callbacks=[resume])
+    steps = 8 if kind is keras else 10
+    trained.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=[resume])
+    assert resume.step == steps
+    kind.callbacks.CallbackList([resume], model=trained).on_train_begin()  # of a loop of one's own
+
+
+@pytest.mark.parametrize("kind", [keras, tf_keras])
 def test_a_checkpoint_of_another_model_is_refused(pattern, shm, tmp_path, kind):
     """It would restore the position, and leave some weights as they are."""
     cache, directory = help_.cache(pattern, shm), tmp_path / "checkpoints"

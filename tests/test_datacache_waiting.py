@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -112,11 +111,30 @@ def test_a_list_that_hangs(of, pattern, tmp_path, monkeypatch, caplog):
 def test_a_process_that_stands_still_while_it_opens_a_store(pattern, shm, monkeypatch, caplog):
     help_.cache(pattern, shm)
     monkeypatch.setattr(waiting, "_FIRST", 0.1)
+    warn = waiting._log.warning
     with contextlib.ExitStack() as other:
         other.enter_context(memory.unopened(memory.root_of(str(shm))))
-        threading.Timer(0.5, other.close).start()
+
+        def told(*said):
+            warn(*said)
+            other.close()
+
+        monkeypatch.setattr(waiting._log, "warning", told)
         help_.cache(pattern, shm)
     assert "still waiting for another process that opens a store in" in caplog.text
+
+
+def test_a_process_that_is_stopped_while_it_writes(pattern, shm):
+    """It holds the lock of a store."""
+    cache = help_.cache(pattern, shm)
+    with open(cache.memory.path) as store:
+        fcntl.flock(store, fcntl.LOCK_EX)
+        worker = help_.worker(pattern, shm, epochs=1)
+        path = pathlib.Path(f"other processes that write to {cache.memory.path}")
+        assert warned(worker, path, 1)[0] >= 5
+    stats, _, err = help_.finished(worker)
+    assert "is over after" in err
+    assert stats["stored"] == 150
 
 
 def test_nothing_is_said_in_time(pattern, caplog):

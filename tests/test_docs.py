@@ -1,4 +1,4 @@
-"""Documentation that is run: the examples in docstrings, and Python in README and a guide."""
+"""Documentation that is run: the examples in docstrings, and Python in README and two guides."""
 
 import doctest
 import importlib
@@ -29,7 +29,7 @@ def test_the_main_docstrings_have_examples():
     assert any(test.examples for test in found)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/communication.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/communication.md", "docs/what_to_know.md"])
 def test_python_in_documents_runs(name, tmp_path, monkeypatch):
     import tf_sparse_strategy as tss
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lars_pto
@@ -47,7 +47,6 @@ def test_impossible_partitions(numbers):
         ColumnPartition(*numbers)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 5),
     st.lists(st.integers(0, 4), max_size=12),
@@ -77,6 +76,13 @@ def test_combiners_are_their_formulas(count, segments, combiner, weighted):
 TOPOLOGY = Topology(nodes=(0, 0, 1, 1, 2, 2, 3, 3), rank=0)
 
 
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 1, 1, 0), (0, 0, 0), (0, 0, 0, 1, 1, 1)], ids=str)
+def test_from_three_workers_on_dividing_sends_less(nodes):
+    """A node's workers may want the same rows, or not: U = G u is counted."""
+    table, topology = placement.Table(800_000, 512), Topology(nodes, rank=0)
+    assert placement.reason_to_keep_whole(table, topology, 10_000, ids=1000) is None
+
+
 @pytest.mark.parametrize(
     "table, ids, reason",
     [
@@ -94,7 +100,7 @@ def test_placement(table, ids, reason):
 
 
 def test_gathering_is_cheaper_between_two_and_where_starting_takes_long():
-    """Two workers save ids, as many bytes else; where starts are slow, two collectives beat three."""
+    """Two workers save ids, as many bytes else; where starts are slow, two collectives beat six."""
     table, pair = placement.Table(20_000, 64), Topology((0, 1), 0)
     said = "gathering its gradient's rows is cheaper at 100 ids per step"
     assert said in placement.reason_to_keep_whole(table, pair, 10_000, ids=100)
@@ -104,10 +110,20 @@ def test_gathering_is_cheaper_between_two_and_where_starting_takes_long():
 
 def test_bytes_are_the_formulas():
     p, u, row = 8, 1000, 64 * 4
-    found = placement.costs(placement.Table(50_000, 64), TOPOLOGY, u)
+    found = placement.costs(placement.Table(50_000, 64), Topology(tuple(range(p)), rank=0), u)
     assert found["columns"].bytes.total == 2 * (p - 1) * u * row // p + 4 * (p - 1) * (u + 1)
     assert found["gathered"].bytes.total == (p - 1) * u * (row + 4)
     assert found["reduced"].bytes.total == 2 * (p - 1) * 50_000 * row // p
+
+
+def test_bytes_between_nodes_are_the_formulas():
+    """4 nodes of 2: party.py."""
+    u, together, row = 1000, 1500, 64 * 4
+    found = placement.costs(placement.Table(50_000, 64), TOPOLOGY, u, node_ids=together)["columns"].bytes
+    assert found.cross == 2 * 3 * together * row // 8 + 4 * 3 * (together + 1)
+    assert found.local == 2 * 1 * u * row // 2 + 4 * 1 * (u + 1)
+    most = placement.costs(placement.Table(50_000, 64), TOPOLOGY, u)["columns"].bytes
+    assert most.cross == 2 * 3 * 2 * u * row // 8 + 4 * 3 * (2 * u + 1) and most.local == found.local
 
 
 class Halving(keras.optimizers.SGD):

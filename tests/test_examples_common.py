@@ -191,12 +191,12 @@ def test_the_order_of_the_samples_follows_from_the_epoch():
 def test_a_run_goes_on_from_one_of_its_kind_alone(tmp_path):
     run = dataclasses.replace(SMALL, output_dir=str(tmp_path))
 
-    def saving(settings):
+    def saving(settings, **lasting):
         made = strategy.start(settings)
         with made.scope():
             model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
             model.compile("sgd", "mse")
-        return Saving(settings, model, made)
+        return Saving(settings, model, made, **lasting)
 
     saving(dataclasses.replace(run, seed=7))  # nothing is saved yet
     saving(run).on_epoch_end(1)
@@ -204,3 +204,7 @@ def test_a_run_goes_on_from_one_of_its_kind_alone(tmp_path):
     for other in ({"seed": 1}, {"global_batch_size": 16}):
         with pytest.raises(ValueError, match=next(iter(other))):
             saving(dataclasses.replace(run, **other))
+    saving(run, batch_of_epoch_2=4).on_epoch_end(2)  # an epoch that the first run did not have
+    saving(run).on_epoch_end(3)
+    with pytest.raises(ValueError, match="batch_of_epoch_2=8 must be 4"):
+        saving(run, batch_of_epoch_2=8)

@@ -22,7 +22,7 @@ def test_a_worker_that_does_not_call(tmp_path):
         ended,
         EXIT_CODE,
         "rank 1 (localhost) did not call 'gradients.all_reduce_sum.",
-        "for which rank 0 (localhost) waited 7 s",
+        "for which rank 0 (localhost) waited ",
         "in _sleep: time.sleep(600)",
         "in fit: history = model.fit(",
         failing_job.REMEDY,

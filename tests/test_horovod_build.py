@@ -158,7 +158,7 @@ def test_second_call_is_quick() -> None:
     command = [sys.executable, build.__file__, *(["--gpu"] if "+tss.g" in version else [])]
     begin = time.monotonic()
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 20  # a build takes minutes
     assert output == f"Horovod {version}\n"
 
 

@@ -41,6 +41,18 @@ def test_cpp_algorithms_are_free_of_tensorflow() -> None:
     check(house_rules.cpp_violations, CPP)
 
 
+def test_links_of_documents() -> None:
+    places = [ROOT.glob("*.md"), *((ROOT / top).rglob("*.md") for top in ("docs", *targets.ROOTS))]
+    documents = {p.relative_to(ROOT).as_posix(): p.read_text() for place in places for p in place}
+    assert len(documents) > 40
+    broken = [
+        line
+        for path in documents
+        for line in house_rules.broken_links(path, documents, lambda to: (ROOT / to).exists())
+    ]
+    assert not broken, "\n".join(broken)
+
+
 def test_long_files_are_reported() -> None:
     for line in house_rules.long_files(SOURCES):
         warnings.warn(f"more than {house_rules.LONG_FILE} lines: {line}", stacklevel=1)
@@ -119,6 +131,23 @@ def test_layer_rule(path: str, source: str, breaches: int) -> None:
 )
 def test_adapter_rule(path: str, source: str, breaches: int) -> None:
     assert len(house_rules.adapter_violations(path, source)) == breaches
+
+
+@pytest.mark.parametrize(
+    ("link", "breaches"),
+    [
+        ("b.md", 0),
+        ("b.md#two-words-of-code", 0),
+        ("#own", 0),
+        ("https://example.org/x.md#y", 0),
+        ("b.md#own", 1),
+        ("../b.md", 1),
+        ("c.py", 1),
+    ],
+)
+def test_link_rule(link: str, breaches: int) -> None:
+    documents = {"docs/a.md": f"# Own\n[x]({link})\n", "docs/b.md": "## Two [words](a.md) of `code`\n"}
+    assert len(house_rules.broken_links("docs/a.md", documents, documents.__contains__)) == breaches
 
 
 @pytest.mark.parametrize(

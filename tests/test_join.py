@@ -95,9 +95,14 @@ def test_the_doctor_examines_a_job_of_two_nodes():
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_failed_command_ends_its_process_at_once(failing, port):
+def test_a_failed_command_ends_its_process_at_once(failing, port, tmp_path):
     """The other one is the launcher's to end; the rendezvous stays until the last has ended."""
-    script = f"if [ $HOROVOD_RANK = {failing} ]; then exit 7; fi; exec sleep 30"
+    script = (
+        f"touch {tmp_path}/$HOROVOD_RANK\n"
+        f"[ $HOROVOD_RANK = {failing} ] || exec sleep 30\n"
+        f"until [ -e {tmp_path}/{1 - failing} ]; do sleep 0.1; done\n"
+        "exit 7"
+    )
     workers = [start(LAUNCHERS[0], rank, port, "sh", "-c", script) for rank in (0, 1)]
     assert workers[failing].wait(timeout=20) == 7
     other = workers[1 - failing]

@@ -67,7 +67,7 @@ def test_the_check_can_fail() -> None:
     assert top_k(x, 1).tolist() == [2]
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(data=st.data())
 def test_any_floats(data: st.DataObject) -> None:
     x = data.draw(hnp.arrays(np.float32, st.integers(1, 200)))

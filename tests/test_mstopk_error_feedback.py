@@ -88,7 +88,7 @@ def test_seeded_cases_of_which_a_sample_is_taken(name: str, kept: str) -> None:
         check(grad, residual, k)
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(data=st.data())
 def test_any_floats(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 200))

@@ -16,8 +16,8 @@ from tests.lab_help import (
     PATIENCE,
     PYTHONPATH,
     Marker,
+    first_rank,
     network_of,
-    rank_is,
     require_namespaces,
     shell,
     wait_until,
@@ -97,7 +97,7 @@ while True:
 
 def test_two_labs_at_once_do_not_meet(machine):
     call, serve = (f'exec "{sys.executable}" -c "{script}"' for script in (CALL, SERVE))
-    talk = rank_is(0, serve, call)
+    talk = first_rank(serve, call)
     with Netlab(nodes=2, local=1) as one, Netlab(nodes=2, local=1) as other:
         idle = other.run(["true"], timeout=PATIENCE)
         assert one.run(talk, timeout=PATIENCE).exit_code == 0

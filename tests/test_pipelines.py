@@ -34,8 +34,21 @@ def test_files_are_shared_out_unless_rows_are_counted(tmp_path):
     shuffled = names.shuffle(2, seed=1, reshuffle_each_iteration=False)
     counted = [lines(paths).take(1), lines(paths).skip(1), lines(paths).enumerate()]
     counted += [tf.data.Dataset.zip((lines(paths), lines(paths))), shuffled.skip(1).interleave(lines)]
+    counted += [lines(shuffled.skip(1)), tf.data.TFRecordDataset(shuffled.skip(1))]
     for dataset in counted:
         assert "count" in pipelines.reason_against_files(dataset.batch(2))
+    for name in ("", str(tmp_path / "cache")):  # `predict`, or `adapt` before, would read it whole
+        assert "`cache`" in pipelines.reason_against_files(lines(paths).cache(name).shuffle(2).batch(2))
+
+
+def test_names_of_files_are_compared_without_their_directories():
+    here, there = (pipelines.strings(tf.data.TFRecordDataset([f"/{d}/a", f"/{d}/b"])) for d in ("x", "y"))
+    assert len(here) == 1 and here == there == pipelines.strings(tf.data.TextLineDataset(["/z/a", "/z/b"]))
+    assert here[0][:2] == [2, "/a"]
+    other = tf.data.Dataset.from_tensor_slices((["/x/b", "/x/a"], [0, 1]))
+    assert here != pipelines.strings(other.batch(2)) != pipelines.strings(tf.data.Dataset.range(2)) == []
+    days, others = (tf.data.TFRecordDataset([f"/x/{a}/0", f"/x/{b}/0"]) for a, b in ("12", "21"))
+    assert pipelines.strings(days) != pipelines.strings(others)
 
 
 def test_reads_files(tmp_path):
@@ -47,6 +60,18 @@ def test_reads_files(tmp_path):
     assert not pipelines.reads_files(tf.data.Dataset.range(3).batch(2))
 
 
+def test_unseeded_shuffles_of_rows():
+    """Not within rows, as of augmentation; nor where TensorFlow is seeded."""
+    tf.random.set_seed(None)
+    data = tf.data.Dataset.range(6)
+    within = data.batch(3).map(tf.random.shuffle)
+    assert not pipelines.has_unseeded_shuffle(within)
+    assert pipelines.has_unseeded_shuffle(data.shuffle(6).batch(2).prefetch(1))
+    assert not pipelines.has_unseeded_shuffle(data.shuffle(6, seed=0))
+    tf.random.set_seed(0)
+    assert not pipelines.has_unseeded_shuffle(data.shuffle(6))
+
+
 def test_long_and_shared_pipelines():
     chain = twice = tf.data.Dataset.range(1)
     for _ in range(1100):
@@ -55,6 +80,7 @@ def test_long_and_shared_pipelines():
         twice = twice.concatenate(twice)
     assert len(list(pipelines.stages(chain))) == 2201
     assert len(list(pipelines.stages(twice))) == 41
+    assert pipelines.reason_against_files(chain) is pipelines.reason_against_files(twice) is None
 
 
 def unordered(n=64):

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tests import failing_job, job
 from tests.lab_help import wait_until
 
+pytestmark = pytest.mark.timeout(600)  # some start several jobs
+
 HOSTS, SWITCH = "localhost:1,127.0.0.1:1", 4  # two nodes, as far as Horovod can tell; an epoch
 RECIPE = ["--recipe=record", f"--sparse_epochs={SWITCH}", "--pto=on", "--resume", "--nocheck"]
 # Images of one size: Keras gives up static shapes at a second, a new job traces it with them, and the large

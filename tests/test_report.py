@@ -8,8 +8,8 @@ import pytest
 from benchmarks import report
 
 QUESTIONS = ["congestion_control", "convergence", "cost_model", "datacache", "dense_training", "embedding"]
-QUESTIONS += ["end_to_end", "entries", "gradient_communication", "group_collectives", "mstopk", "overlap"]
-QUESTIONS += ["pto", "recipes", "scheduling_2d", "sparse_training"]
+QUESTIONS += ["end_to_end", "entries", "gradient_communication", "group_collectives", "mstopk", "node_lookup"]
+QUESTIONS += ["overlap", "pto", "recipes", "scheduling_2d", "sparse_training"]
 # More than a question and its answer:
 GUIDES = ["datacache", "embedding", "mstopk", "overlap", "pto", "scheduling_2d"]
 # Lines of environments that no run has written: of measurements that were put beside others by hand.

@@ -143,6 +143,9 @@ def test_records_are_read(tmp_path):
     assert {path: open(path, "rb").read() for path in paths} == before
     with pytest.raises(FileNotFoundError, match="--synthetic"):
         records.files(tmp_path / "nothing", "train")
+    os.unlink(paths[1])
+    with pytest.raises(FileNotFoundError, match="1 of the 2 files of train"):
+        records.files(tmp_path, "train")
 
 
 def test_files_may_lie_in_one_directory(tmp_path):

@@ -43,7 +43,7 @@ def test_windows_are_the_text_and_what_follows():
 
 
 def test_pairs_of_a_file_are_read_and_written(tmp_path):
-    (tmp_path / "text").write_text("one two\tEins zwei\nno translation\n" + "x y\ty x\n" * 20)
+    (tmp_path / "text").write_text("one two\tEins zwei\tCC-BY 2.0\nno translation\n" + "x y\ty x\n" * 20)
     settings = dataclasses.replace(SETTINGS, text=str(tmp_path / "text"))
     assert translation.pairs(settings, 4)[:2] == [
         (["one", "two"], ["eins", "zwei"]),

@@ -115,6 +115,8 @@ def test_a_worker_that_handled_its_error():
     [
         ("Horovod has been shut down. This was caused by an exception on one of the ranks.", True),
         ("{{node HorovodAllreduce}} Connection closed by peer", True),
+        ("ncclAllReduce failed: unhandled cuda error [Op:HorovodAllreduce]", False),
+        ("ncclAllReduce failed: remote process exited [Op:HorovodAllreduce]", True),
         ("KeyError: 'x'\nTraceback (most recent call last):\n  File \"/train_horovod.py\", line 3", False),
         ("RuntimeError: Traceback (most recent call last): ... Horovod has been shut down", True),
         ("disk full", False),
@@ -340,6 +342,7 @@ def test_a_wait_that_may_be_over_is_no_cause(address):
     watch._at_exit()
     assert watch._told.is_set() and watch._cause is None
     watch.close()
+    watch._thread.join(10)  # it closes the channel, as the fixture does
     other.close()
 
 

@@ -1,11 +1,13 @@
 """Cases that `make check` runs and `make test` leaves out: others of theirs show the same, or nearly."""
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 thorough = pytest.mark.thorough
+P = int(os.environ.get("HOROVOD_SIZE", "1"))  # workers, of which others show a case with fewer or with more
 
 
 def thorough_if(is_left: Callable[[Any], bool], values: Iterable) -> list:

@@ -1,11 +1,9 @@
-"""What workers must agree on by asking each other: program, outcome, that data is left, random seed."""
+"""What workers must agree on by asking each other: program, outcome, that data is left."""
 
 import contextlib
 import functools
 import hashlib
 import json
-import os
-import random
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,15 +20,15 @@ from tf_sparse_strategy.embedding.slices import tensorflows, whole_shape
 PIECE = 64 << 20
 _NOTICE_SECONDS = 5
 _SHOWN = 5  # differences
-_given: set[int] = set()  # seeds that were ours, not the user's
 _SAME_MODEL = "Build the same model, in the same order, on all workers."
 
 
 def gather(value: Any, collectives: Collectives) -> list:
     """Every rank's value, which JSON can express. Collective."""
     line = json.dumps(value).encode() + b"\n"
-    mine = tf.constant(np.frombuffer(line, np.uint8))
-    lines = collectives.all_gather(mine, purpose="agreement").numpy().tobytes()
+    with tf.device("CPU:0"):  # also where workers' devices are what they do not agree on
+        mine = tf.constant(np.frombuffer(line, np.uint8))
+        lines = collectives.all_gather(mine, purpose="agreement").numpy().tobytes()
     return [json.loads(line) for line in lines.splitlines()]
 
 
@@ -40,7 +38,18 @@ def told(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "<exception str() failed>"  # as Python prints it
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {_without_trace(text)}"
+
+
+def _without_trace(text: str) -> str:
+    """What TensorFlow says of an operation, without the pages about where it was made that stand before."""
+    kept, of_trace = [], False
+    for line in text.splitlines():
+        goes_on = of_trace and (not line or line.startswith('  File "'))
+        of_trace = goes_on or line.startswith("Detected at node")
+        if not of_trace:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 @contextlib.contextmanager
@@ -91,11 +100,16 @@ def require_same(facts: Mapping[str, Any], collectives: Collectives, remedy: str
     Raises:
       ValueError: names what differs, and on which ranks.
     """
+    if text := difference(facts, collectives, remedy):
+        raise ValueError(text)
+
+
+def difference(facts: Mapping[str, Any], collectives: Collectives, remedy: str) -> str | None:
+    """What `require_same` would raise; None where all have the same. Collective."""
     differences = _differences(gather(dict(facts), collectives))
-    if differences:
-        more = len(differences) - _SHOWN
-        shown = differences[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
-        raise ValueError("\n".join(["the workers differ:", *shown, remedy]))
+    more = len(differences) - _SHOWN
+    shown = differences[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
+    return "\n".join(["the workers differ:", *shown, remedy]) if differences else None
 
 
 def _differences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -182,7 +196,8 @@ class SameVariables:
 def all_have_data(optional: tf.experimental.Optional, collectives: Collectives) -> tf.Tensor:
     """Whether every worker's `optional` has a value; says so when only some have. Collective."""
     workers = collectives.topology.num_workers
-    ready = collectives.all_reduce(tf.cast(optional.has_value(), tf.int32), purpose="input")
+    with tf.device("CPU:0"):  # a GPU would first have to end the step before
+        ready = collectives.all_reduce(tf.cast(optional.has_value(), tf.int32), purpose="input")
 
     def warn():
         tf.print(
@@ -204,61 +219,11 @@ def total_rows(optional: tf.experimental.Optional, collectives: Collectives) -> 
     has_value = optional.has_value()
     rows = tf.cond(has_value, lambda: optional.get_value().rows, lambda: tf.zeros([], tf.int64))
     missing = tf.cast(tf.logical_not(has_value), tf.int64)
-    total, empty = tf.unstack(
-        collectives.all_reduce(tf.stack([rows, missing]), purpose="input")
-    )
+    with tf.device("CPU:0"):  # as above
+        total, empty = tf.unstack(collectives.all_reduce(tf.stack([rows, missing]), purpose="input"))
     check = tf.debugging.Assert(
         tf.logical_or(total == 0, empty == 0),
         ["a worker's files hold no rows at all; use AutoShardPolicy.DATA or fewer workers"],
     )
     with tf.control_dependencies([check]):
         return tf.identity(total)
-
-
-def agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
-    """Gives generators that the user has not seeded the same state on all workers, so that shuffles agree.
-
-    TensorFlow's gets rank 0's seed; Python's and NumPy's, by which Keras shuffles PyDatasets and files of
-    directories, the same, or the user's for TensorFlow. One that is in one state everywhere has been seeded.
-
-    Args:
-      mine: this worker's global TensorFlow seed, None where the user set none.
-      collectives: of this worker. Collective.
-
-    Returns:
-      The seed that TensorFlow was given by us, now or before; None where the user has set one.
-    """
-    fresh = int.from_bytes(os.urandom(4), "big") >> 1
-    _, words, position, *_ = np.random.get_state()
-    states = [_digest(repr(random.getstate()).encode()), _digest(words.tobytes() + repr(position).encode())]
-    row = tf.constant([[mine is not None, mine or 0, fresh, *states]], tf.int64)
-    rows = collectives.all_gather(row, purpose="seed").numpy().tolist()
-    seeds = [(is_set, seed) for is_set, seed, *_ in rows]
-    if len(set(seeds)) > 1:
-        logging.warning(
-            "Workers have different random seeds (rank, set, seed): %s. Shuffled datasets that are "
-            "sharded by rows will not agree; call set_random_seed with the same number everywhere.",
-            [(rank, bool(is_set), seed) for rank, (is_set, seed) in enumerate(seeds)],
-        )
-        return None
-    shared = rows[0][2] if mine is None else mine % 2**32
-    if mine is None:
-        tf.random.set_seed(shared)
-        _given.add(shared)
-    generators = ("random", random.seed, 3), ("numpy.random", np.random.seed, 4)
-    apart = {name: seed for name, seed, column in generators if len({row[column] for row in rows}) > 1}
-    for seed in apart.values():
-        seed(shared)
-    if apart and collectives.topology.rank == 0:
-        logging.log(
-            logging.INFO if mine is None else logging.WARNING,
-            "%s: in another state on each worker, seeded by %d on all now, so that shuffles agree. Seed them "
-            "after making the strategy if workers are to draw other numbers.",
-            " and ".join(apart),
-            shared,
-        )
-    return shared if shared in _given else None
-
-
-def _digest(state: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(state, digest_size=7).digest(), "big")

@@ -85,6 +85,11 @@ class BucketPlan:
         placed = (zip(b.positions, b.tensors, strict=True) for b in self.buckets)
         return tuple(tensor for _, tensor in sorted(itertools.chain(*placed), key=lambda x: x[0]))
 
+    @property
+    def keys(self) -> set[Hashable]:
+        """Of the variables whose gradients they are."""
+        return {tensor.key for tensor in self.tensors}
+
     @classmethod
     def build(
         cls, tensors: Sequence[TensorSpec], max_bytes: int, exact_vectors: bool = False

@@ -119,8 +119,8 @@ class CommunicationMonitor(*_callback_classes()):
         # Keras 3: without work per batch, ours need not hold up the next batch.
         self.async_safe = update_freq == "epoch" and trace is None
         self._strategy = self._writer = self._recorder = self._schemes = None
-        self._hidden = {}
         self._in_use: tuple[dict[str, int] | None, float] | None = None  # schemes, changes until now
+        self._told_of = None  # the strategy that this is of
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
@@ -136,6 +136,8 @@ class CommunicationMonitor(*_callback_classes()):
                 monitor._end()
         _begun.append(self)
         self._strategy = strategy
+        if strategy is not self._told_of:  # whose changes are counted anew
+            self._told_of, self._in_use = strategy, None
         self._step = 0
         self._hidden = {}
         if self._log_dir is not None and strategy.topology.rank == 0:
@@ -150,7 +152,7 @@ class CommunicationMonitor(*_callback_classes()):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._interval = _Stretch(self._strategy), _Stretch(self._strategy)
-        self._epoch_step = 0
+        self._epoch_step, self._before_epoch = 0, self._step
         if self._schemes is not None:
             self._epoch.schemes = self._interval.schemes = self._schemes.gather()
             if self._in_use is None:  # it stays over all calls of fit
@@ -184,6 +186,8 @@ class CommunicationMonitor(*_callback_classes()):
             self._interval = _Stretch(self._strategy, schemes)
 
     def on_epoch_end(self, epoch, logs=None):
+        # Keras tells the last call's steps as if it had been full.
+        self._step = min(self._step, self._before_epoch + self._epoch.so_far()[0].steps)
         rates, _ = self._report("epoch", self._epoch, epoch)
         rates |= self._hidden
         if logs is not None:
@@ -250,7 +254,7 @@ class CommunicationMonitor(*_callback_classes()):
         if self._in_use == before:
             return
         (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
-        if earlier is not None or count:
+        if count or (earlier is not None and set(earlier) != set(schemes)):  # and not only layers thawed
             when = f"Epoch {step}" if prefix == "epoch" else f"Step {step}"
             told = "%s: gradients are now summed by %s, before by %s (%d changes, each bucket counted)"
             logging.warning(told, when, schemes, earlier or "another scheme", count)

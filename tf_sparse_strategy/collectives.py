@@ -21,6 +21,7 @@ Cost of one call with n bytes per worker, S workers in the group (see traffic.py
 """
 
 import hashlib
+import re
 
 import tensorflow as tf
 
@@ -61,6 +62,8 @@ def is_horovods(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, tf.errors.UnknownError):
             text = str(error)
+            if re.search(r"nccl\w+ failed: (?!remote)", text):  # this worker's own
+                return False
             # What Python raised in the user's data pipeline comes as one, too, with paths in its traceback.
             of_python = "Traceback (most recent call last)" in text
             if _SHUT_DOWN in text or ("horovod" in text.lower() and not of_python):
@@ -77,7 +80,8 @@ def find_topology() -> Topology:
     key = int.from_bytes(hashlib.blake2b(launcher.host_name().encode(), digest_size=7).digest(), "big")
     if hvd.size() == 1:
         return Topology(nodes=(0,), rank=0)
-    keys = hvd.allgather(tf.constant([key], tf.int64), name="topology")
+    with tf.device("CPU:0"):  # which all have: that one lacks a GPU is still to be found out
+        keys = hvd.allgather(tf.constant([key], tf.int64), name="topology")
     return Topology.from_node_keys(keys.numpy().tolist(), hvd.rank())
 
 

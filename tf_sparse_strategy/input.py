@@ -32,24 +32,6 @@ class Batch(NamedTuple):
     total: tf.Tensor
 
 
-class Ahead(NamedTuple):
-    """A batch, and what comes after it.
-
-    Attributes:
-      data: the batch.
-      following: x of this worker's next batch; without rows where there is none.
-    """
-
-    data: Any
-    following: Any
-
-
-def opened(args, kind: type) -> tuple[tuple, Any]:
-    """(`args` with the data of the `Batch` or `Ahead`, whichever `kind` is, among them; this one or None)."""
-    found = next((a for a in args if isinstance(a, kind)), None)
-    return tuple(a.data if isinstance(a, kind) else a for a in args), found
-
-
 def _is_sparse(x) -> bool:
     return isinstance(x, (tf.SparseTensor, tf.SparseTensorSpec))
 
@@ -160,7 +142,7 @@ def shard_batches(
             start, count = tf.where(empty, tf.zeros_like(start), start), tf.maximum(rows, 1)
         return Batch(take_rows(element, start, count), tf.cast(rows, tf.int64), tf.cast(total, tf.int64))
 
-    return _unsplatted(dataset, keep)
+    return map_elements(dataset, keep)
 
 
 def tag_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -174,61 +156,11 @@ def tag_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
         zero = tf.zeros([], tf.int64)
         return Batch(take_rows(element, 0, 1), zero, zero)
 
-    spare = _unsplatted(dataset.take(1), idle).cache().repeat()
-    return _unsplatted(dataset, tag).concatenate(spare)
+    spare = map_elements(dataset.take(1), idle).cache().repeat()
+    return map_elements(dataset, tag).concatenate(spare)
 
 
-def look_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`dataset` with each batch as `Ahead`, in its `Batch` where it is tagged.
-
-    Of one iterator, which is one batch ahead: a second one would shuffle anew.
-    """
-    spec = dataset.element_spec
-    # tf.data carries tensors, but not structures of all kinds, from one element to the next.
-    specs = [s for s in tf.nest.flatten(spec, expand_composites=True) if isinstance(s, tf.TensorSpec)]
-    nothing = tuple(_zeros(s) for s in specs)
-
-    def tensors(element):
-        return (True, *(x for x in tf.nest.flatten(element, expand_composites=True) if x is not None))
-
-    ended = _unsplatted(dataset, tensors).concatenate(tf.data.Dataset.from_tensors((False, *nothing)))
-    pairs = ended.scan((False, *nothing), lambda before, now: (now, (before, now))).skip(1)
-
-    def join(before, now):
-        batch, following = (
-            tf.nest.pack_sequence_as(spec, list(x[1:]), expand_composites=True) for x in (before, now)
-        )
-        following = tf.cond(
-            now[0], lambda: _counted_inputs(following), lambda: take_rows(_inputs(batch), 0, 0)
-        )
-        if isinstance(batch, Batch):
-            return batch._replace(data=Ahead(batch.data, following))
-        return Ahead(batch, following)
-
-    return pairs.map(tf.autograph.experimental.do_not_convert(join))
-
-
-def _counted_inputs(element):
-    """`_inputs`, of a batch of no account without its row, which nobody will look up."""
-    inputs = _inputs(element)
-    if not isinstance(element, Batch):
-        return inputs
-    rows = tf.cast(num_rows(inputs), tf.int64)
-    return take_rows(inputs, 0, tf.where(element.rows > 0, rows, tf.zeros_like(rows)))
-
-
-def _zeros(spec):
-    shape = [] if spec.shape.rank is None else [n or 0 for n in spec.shape.as_list()]
-    return tf.zeros(shape, spec.dtype)
-
-
-def _inputs(element):
-    """x of what Keras takes for (x,), (x, y) or (x, y, sample_weight)."""
-    data = element.data if isinstance(element, Batch) else element
-    return data[0] if isinstance(data, tuple) else data
-
-
-def _unsplatted(dataset: tf.data.Dataset, fn) -> tf.data.Dataset:
+def map_elements(dataset: tf.data.Dataset, fn) -> tf.data.Dataset:
     """`dataset.map(fn)` with whole elements: tf.data would spread tuples, also those of one."""
     spread = type(dataset.element_spec) is tuple
     return dataset.map(

@@ -52,10 +52,12 @@ def without_autocast() -> contextlib.AbstractContextManager:
     return AutocastScope(None)
 
 
-def is_in_fit(model: Any) -> bool:
-    """Whether a `fit` of `model`, of either Keras, has called, directly or through callbacks."""
+def is_in_fit(model: Any = None) -> bool:
+    """Whether a `fit` of `model`, of any by default, has called: either Keras's, also through callbacks."""
     return any(
-        frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model and _is_kerass(frame)
+        frame.f_code.co_name == "fit"
+        and model in (None, frame.f_locals.get("self"))
+        and _is_kerass(frame)
         for frame in _callers()
     )
 

@@ -21,11 +21,13 @@ import contextlib
 import itertools
 import threading
 import warnings
+import weakref
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_sparse_strategy import agreement
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.hooking import (
     extended_of,
@@ -38,6 +40,7 @@ from tf_sparse_strategy.hooking import (
 )
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
+_told = weakref.WeakSet()  # metrics of which a warning has told
 
 
 def install_keras3() -> None:
@@ -96,11 +99,23 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
     if extended is not None:
         iterator.data_adapter.divided_by = extended
     dataset = getattr(iterator, "_distributed_dataset", None)
-    if not getattr(dataset, "ends_with_the_data", False):
-        return
-    # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
-    counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
-    iterator._num_batches = counted
+    if getattr(dataset, "ends_with_the_data", False):
+        # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
+        counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
+        iterator._num_batches = counted
+    if extended is not None:
+        _require_as_many_steps(iterator.steps_per_epoch or iterator._num_batches, extended)
+
+
+def _require_as_many_steps(steps, extended):
+    """Or some would wait for the others' next one."""
+    if extended.collectives.topology.num_workers > 1:
+        remedy = (
+            "Give fit, evaluate and predict the same data, all of it, and the same steps on all workers: the "
+            "strategy gives each its rows of every batch."
+        )
+        steps = None if steps is None else int(steps)
+        agreement.require_same({"steps of an epoch": steps}, extended.collectives, remedy)
 
 
 def _shuffle_each_epoch_anew(original, adapter):
@@ -122,7 +137,7 @@ def _shuffle_each_fit_anew(original, adapter, *args, **kwargs):
 def _shuffling_anew(adapter, extended, shuffles, random):
     """Its dataset, made in this context, is shuffled otherwise than those before."""
     of_rows = shuffles and shuffles != "batch"  # of which many draw side by side
-    shuffle = extended.unseeded_shuffle() if extended is not None and of_rows else None
+    shuffle = extended.shuffles.another() if extended is not None and of_rows else None
     if shuffle is None:
         yield
         return
@@ -225,18 +240,32 @@ def _is_built(model) -> bool:
 
 
 def _require_metrics_of_all(model) -> None:
-    """Raises ValueError where a metric would see this worker's rows alone."""
+    """Raises ValueError where a metric was made outside the scope; warns of what none of them adds up.
+
+    Either would see this worker's rows alone.
+    """
     from keras.src.trainers.compile_utils import CompileMetrics
 
-    opened = (held.metrics if isinstance(held, CompileMetrics) else [held] for held in model.metrics)
+    opened = (known.metrics if isinstance(known, CompileMetrics) else [known] for known in model.metrics)
     for metric in itertools.chain.from_iterable(opened):
-        for variable in metric.variables:
-            if getattr(slices.tensorflows(variable), "distribute_strategy", None) is None:
-                raise ValueError(
-                    f"the metric {metric.name!r} of the model {model.name!r} was made outside "
-                    "strategy.scope(), and sees one worker's rows alone. Make it inside `with "
-                    "strategy.scope():`."
-                )
+        variables = [slices.tensorflows(variable) for variable in metric.variables]
+        if any(getattr(variable, "distribute_strategy", None) is None for variable in variables):
+            raise ValueError(
+                f"the metric {metric.name!r} of the model {model.name!r} was made outside "
+                "strategy.scope(), and sees one worker's rows alone. Make it inside `with "
+                "strategy.scope():`."
+            )
+        apart = [v.name for v in variables if v.aggregation == tf.VariableAggregation.NONE]
+        if apart and metric not in _told:
+            _told.add(metric)
+            logging.warning(
+                "The metric %r of the model %r has variables that no other worker adds to, %s. If they "
+                "change, it says what one worker has seen, and callbacks may decide otherwise on each: keep "
+                "sums and counts in variables made by the metric's add_variable.",
+                metric.name,
+                model.name,
+                apart,
+            )
 
 
 def _is_known(spec) -> bool:
@@ -251,6 +280,9 @@ def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weigh
     if steps_per_epoch is None and getattr(handler._dataset, "ends_with_the_data", False):
         handler._inferred_steps = None
         handler._validate_data_handler()  # again: calls of several steps need the number of all
+    extended = extended_of(strategy)
+    if extended is not None and distribute:  # else a layer adapts to data
+        _require_as_many_steps(handler._inferred_steps, extended)
 
 
 def _average_own_logs(original, model, logs, known=dict):

@@ -13,6 +13,7 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 | SeedGenerator.next; tf_keras: its layers'   | all workers draw the same            | each draws others     |
 | ON_READ metric updates                      | a row of no account would count      | see variables         |
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
+| BatchNormalization._moments                 | with a mask, it is not synchronized  | sums of all workers   |
 | TerminateOnNaN.on_batch_end (both Kerases)  | one worker's loss stops it alone     | all stop on any NaN   |
 | Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
@@ -74,11 +75,13 @@ def warn_of_models_outside_the_scope() -> None:
 def install_keras3() -> None:
     """Installs the hooks of this module on Keras 3. Idempotent."""
     from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
+    from keras.src.layers.normalization.batch_normalization import BatchNormalization
     from keras.src.models import functional
     from keras.src.random import seed_generator
 
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
+    wrap(BatchNormalization, "_moments", _masked_moments_of_all)
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
     wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
     wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
@@ -142,6 +145,23 @@ def _draw_apart_in_tf_keras(original, generator):
     return (seed + rank * _SCATTER) % 2**31
 
 
+def _masked_moments_of_all(original, layer, inputs, mask):
+    """(mean, variance) of what `mask` keeps of all workers' rows, where the layer is synchronized."""
+    if mask is None or not layer.synchronized or in_replica_of_ours() is None:
+        return original(layer, inputs, mask)
+    axes, context = layer._reduction_axes, tf.distribute.get_replica_context()
+    kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+
+    def mean_of(x):
+        total = tf.reduce_sum(tf.where(kept, x, 0), axes, keepdims=True)
+        return tf.math.divide_no_nan(context.all_reduce("SUM", total), number)
+
+    number = context.all_reduce("SUM", tf.reduce_sum(tf.cast(kept, inputs.dtype), axes, keepdims=True))
+    mean = mean_of(inputs)
+    variance = mean_of(tf.square(inputs - mean))
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
 def _end_training(original, callbacks, *args, **kwargs):
     tuned_fit.end_training(callbacks)
     return _synchronize_first(original, callbacks, *args, **kwargs)
@@ -157,8 +177,9 @@ def _show_progress_once(original, logger, params):
 def _warn_outside_the_scope(original, model, *args, **kwargs):
     if extended_of_model(model) is None:
         warnings.warn(
-            f"the model {model.name!r} was not made under strategy.scope(): each worker trains a copy of its "
-            "own on all of the data. Build and compile it inside `with strategy.scope():`.",
+            f"the model {model.name!r} was not made under strategy.scope(), and SparseStrategy does not "
+            "train it: each worker of several would train a copy of its own on all of the data. Build and "
+            "compile it inside `with strategy.scope():`.",
             stacklevel=3,
         )
     return original(model, *args, **kwargs)

@@ -39,9 +39,9 @@ def install_tf_keras() -> None:
 
 
 def _scale_loss(original, value):
-    weight = _loss_weight()
-    if weight is not None and getattr(_of_metric, "is_called", False):
+    if getattr(_of_metric, "is_called", False) and in_replica_of_ours() is not None:
         return value
+    weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
 
 

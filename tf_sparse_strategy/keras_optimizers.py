@@ -24,6 +24,7 @@ import tensorflow as tf
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
+from tf_sparse_strategy.overlap.variables import may_be_behind
 
 
 class _Applying(threading.local):
@@ -147,7 +148,9 @@ def _build_for_parts(original, optimizer, variables):
     separable.require_elementwise(optimizer, table)
     extended = extended_of(getattr(optimizer, "_distribution_strategy", None))
     # It would train without overlap.
-    if extended is None and any(slices.of(v) is None and _may_be_behind(v) for v in variables):
+    if extended is None and any(
+        slices.of(v) is None and may_be_behind(slices.tensorflows(v)) for v in variables
+    ):
         raise _made_outside(optimizer)
     chunked = None if extended is None or optimizer.built else extended.chunked
     if chunked is not None:
@@ -168,10 +171,6 @@ def _made_outside(optimizer):
         f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables of which "
         "each worker holds or updates a part. Make the optimizer inside `with strategy.scope():`."
     )
-
-
-def _may_be_behind(variable):
-    return getattr(type(slices.tensorflows(variable)), "may_be_behind", False)
 
 
 def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):

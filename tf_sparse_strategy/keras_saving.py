@@ -165,7 +165,7 @@ def _no_whole_file_in_memory(original, model):
 
 
 def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):
-    _refuse_parts(tables.of_training(model))
+    _refuse_parts(model)
     return _save_by_chief(original, model, filepath, *args, **kwargs)
 
 
@@ -205,8 +205,8 @@ def _require_copy(model) -> None:
             )
 
 
-def _refuse_parts(part) -> None:
-    if part is not None:
+def _refuse_parts(model) -> None:
+    if tables.of_training(model) is not None:
         raise NotImplementedError(
             "a model with sharded tables or slots cannot be written as legacy .h5 or by Orbax, nor by "
             "tf_keras as a SavedModel, by several workers. Save it as .keras or .weights.h5, or export it."
@@ -215,7 +215,7 @@ def _refuse_parts(part) -> None:
 
 def _refuse_state_of_parts(original, model, *args, **kwargs):
     """What Orbax writes: of a table one worker's columns."""
-    _refuse_parts(tables.of_training(model))
+    _refuse_parts(model)
     return original(model, *args, **kwargs)
 
 
@@ -283,7 +283,7 @@ def _keep_best(original, callback, epoch, batch, logs):
     if due:
         require_newest_weights(callback.model)
         if str(path).endswith((".h5", ".hdf5")) and not callback.save_weights_only:
-            _refuse_parts(tables.of_training(callback.model))  # as the chief will, whom it would wait for
+            _refuse_parts(callback.model)  # as the chief will, whom it would wait for
         _leave_to_the_chief(callback.model, path)
     return due
 

@@ -4,6 +4,7 @@ One process's variables, made when a list of gradients is first reduced. `Memory
 holds of them: every worker's part, gathered by the chief, so that one file serves any number of workers.
 """
 
+import dataclasses
 import gc
 import io
 import json
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import remembered
+from tf_sparse_strategy import keras_callers, remembered
 from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -26,9 +27,19 @@ from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State
 from tf_sparse_strategy.taking_up import take_up
 from tf_sparse_strategy.to_chief import are_empty, gathered
-from tf_sparse_strategy.turns import Turns, keys_of
+from tf_sparse_strategy.turns import Turns
 
 EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
+
+
+@dataclasses.dataclass
+class _OfList:
+    """What is remembered of one list of gradients."""
+
+    variables: list[weakref.ref]
+    states: list[dict[str, tf.Variable]]  # of each bucket
+    left_at: list[tuple[str, int]] | None = None  # counts, when another list took over
+    unused: dict[str, Any] = dataclasses.field(default_factory=dict)  # restored, of no use to this scheme
 
 
 class Memory(tf.train.experimental.PythonState):
@@ -65,13 +76,10 @@ class Memory(tf.train.experimental.PythonState):
         self.distribute_strategy: tf.distribute.Strategy | None = None  # who saves and restores us
         self._communication = communication
         self._collectives = collectives
-        self._lists: dict[BucketPlan, list[dict[str, tf.Variable]]] = {}
-        self._variables: dict[BucketPlan, list[weakref.ref]] = {}
+        self._lists: dict[BucketPlan, _OfList] = {}
         self.turns = Turns()
-        self._left_at: dict[BucketPlan, list[tuple[str, int]]] = {}  # counts, when another one took over
-        self._restored: list[dict[str, Any]] = []
+        self._restored: list[dict[str, Any]] = []  # for lists that have not been reduced yet
         self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
-        self._counts: dict[BucketPlan, dict[str, Any]] = {}  # restored ones that this scheme has no use for
         self.is_restored = False  # whether a residual has been
         self.takes_up = True  # whether all sums are this one's, which take residuals along
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
@@ -85,36 +93,33 @@ class Memory(tf.train.experimental.PythonState):
           plan: of a list of gradients.
           variables: whose they are; once none of them is held any more, the state is forgotten.
         """
+        by_all = tf.executing_eagerly() or keras_callers.is_in_fit()  # or one worker may trace alone
         with tf.init_scope():
             if plan not in self._lists:
                 self._forget_gone()
-                self._variables[plan] = [weakref.ref(slices.tensorflows(v)) for v in variables]
-                self._lists[plan] = self._initial(plan)
-                if not (self._restored and self._is_meant(plan) and self._fill(plan, self._lists[plan])):
+                held = _OfList([weakref.ref(slices.tensorflows(v)) for v in variables], self._initial(plan))
+                self._lists[plan] = held
+                if not (self._restored and self._is_meant(plan) and self._fill(plan, held.states)):
                     self._go_on(plan)
-            # One that has gone on is not taken up again: a worker's function is traced for other rows.
-            elif self._left_at.get(plan) == self._counts_of([plan]):
-                remembered.count_on(self._counts_of(self.turns.since(plan)), self._lists[plan])
+            # Not one that has gone on since: it counts for itself.
+            elif by_all and self._lists[plan].left_at == self._counts_of([plan]):
+                remembered.count_on(self._counts_of(self.turns.since(plan)), self._lists[plan].states)
             for other in self.turns.beside(plan):
-                self._left_at[other] = self._counts_of([other])
+                self._lists[other].left_at = self._counts_of([other])
         self.turns.take(plan)
-        return [State(variables) for variables in self._lists[plan]]
+        return [State(variables) for variables in self._lists[plan].states]
 
     def _forget_gone(self) -> None:
         """Forgets lists whose variables are gone, which workers notice at different times. Collective."""
         if not self._lists or self._collectives.silent:  # then nobody agrees
             return
         gc.collect()
-        kept = [any(ref() is not None for ref in self._variables[plan]) for plan in self._lists]
+        kept = [any(ref() is not None for ref in held.variables) for held in self._lists.values()]
         kept = self._collectives.all_reduce(tf.cast(kept, tf.int32), op="max", purpose="memory").numpy()
         for plan, is_kept in zip(list(self._lists), kept, strict=True):
             if not is_kept:
-                record = self._record_of(plan)
-                self._restored = [other for other in self._restored if other is not record]
-                del self._lists[plan], self._variables[plan]
+                del self._lists[plan]
                 self.turns.forget(plan)
-                self._left_at.pop(plan, None)
-                self._counts.pop(plan, None)
                 for tensor in plan.tensors:
                     self._epochs.pop(tensor.key, None)
 
@@ -126,18 +131,18 @@ class Memory(tf.train.experimental.PythonState):
         """Layers that were frozen or thawed make another list of gradients, with residuals of its own."""
         before = self.turns.since(plan)
         counts = self._counts_of(before)
-        for record in self._unclaimed() if self._is_meant(plan) else ():
+        for record in self._restored if self._is_meant(plan) else ():
             # Of the same layers, where some have been frozen, or thawed, since.
-            if remembered.is_part(record["tensors"], _tensors_of(plan)):
+            if remembered.is_part(record["tensors"], remembered.tensors_of(plan)):
                 counts += remembered.counts_of(record, is_alike=record["scheme"] == repr(self._communication))
-        remembered.count_on(counts, self._lists[plan])
+        remembered.count_on(counts, self._lists[plan].states)
         others = {
             tensor.key
             for bucket, state in self._buckets_of(before)
             for tensor in bucket.tensors
             if RESIDUAL in state or LEFT in state
         }
-        common = others & keys_of(plan)
+        common = others & plan.keys
         if common and self._collectives.topology.rank == 0:
             logging.warning(
                 "Gradients of other variables than before are reduced, and residuals start from zero: what "
@@ -153,10 +158,10 @@ class Memory(tf.train.experimental.PythonState):
     def trained_buckets(self, variables: Iterable) -> list[tuple[BucketSpec, State]]:
         """Those of a model's trainable `variables`; not of a list within another (layers frozen once)."""
         keys = _keys(variables)
-        plans = [plan for plan in self._lists if plan.buckets and keys_of(plan) <= keys]
+        plans = [plan for plan in self._lists if plan.buckets and plan.keys <= keys]
         # Frozen without another `compile`, they are trained on; and a step may train what no model holds.
         plans = plans or [plan for plan in self._lists if _reduces_some(plan, keys)]
-        parts = [plan for plan in plans if any(keys_of(plan) < keys_of(other) for other in plans)]
+        parts = [plan for plan in plans if any(plan.keys < other.keys for other in plans)]
         return self._buckets_of(plan for plan in plans if plan not in parts)
 
     def _is_meant(self, plan: BucketPlan) -> bool:
@@ -167,15 +172,15 @@ class Memory(tf.train.experimental.PythonState):
         return [
             (bucket, State(variables))
             for plan in plans
-            for bucket, variables in zip(plan.buckets, self._lists[plan], strict=True)
+            for bucket, variables in zip(plan.buckets, self._lists[plan].states, strict=True)
         ]
 
     def begin_epoch(self, epoch: int, variables: Iterable) -> None:
         """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`."""
         self._epoch = epoch
         self._epochs |= dict.fromkeys(_keys(variables), epoch)
-        for plan, states in self._lists.items():
-            self._set_epoch(plan, states)
+        for plan, held in self._lists.items():
+            self._set_epoch(plan, held.states)
         changing = [(bucket, state) for bucket, state in self.buckets if not bucket.is_exact]
         self._communication.review(changing, self._collectives)
 
@@ -200,10 +205,11 @@ class Memory(tf.train.experimental.PythonState):
 
         All workers call, between steps. It sends nothing.
         """
-        self._restored, self._restored_for, self._counts = [], None, {}
+        self._restored, self._restored_for = [], None
         self.is_restored, self._epoch, self._epochs = False, 0, {}
-        for plan, states in self._lists.items():
-            self._begin_anew(states, self._initial(plan))
+        for plan, held in self._lists.items():
+            held.unused = {}
+            self._begin_anew(held.states, self._initial(plan))
 
     def _begin_anew(self, states, values) -> None:
         for variables, initial in zip(states, values, strict=True):
@@ -216,14 +222,15 @@ class Memory(tf.train.experimental.PythonState):
     def serialize(self) -> bytes:
         """Everything, as a NumPy archive; collective. Empty but on rank 0."""
         self._forget_gone()
-        return self._archive(list(self._lists), self._unclaimed())
+        return self._archive(list(self._lists), self._restored)
 
     def _archive(self, plans: list[BucketPlan], unclaimed: list[dict[str, Any]]) -> bytes:
-        records, arrays = [self._description(plan) for plan in plans], {}
+        topology, arrays = self._collectives.topology, {}
+        records = [remembered.description(plan, self._communication, topology) for plan in plans]
         held = {
             f"{number}/{bucket}/{RESIDUAL if name == LEFT else name}": variable
             for number, plan in enumerate(plans)
-            for bucket, state in enumerate(self._lists[plan])
+            for bucket, state in enumerate(self._lists[plan].states)
             for name, variable in sorted(state.items())
             if remembered.is_saved(name, state)
         }
@@ -231,39 +238,15 @@ class Memory(tf.train.experimental.PythonState):
             if not (is_empty and key.endswith((f"/{RESIDUAL}", f"/{VELOCITY}"))):
                 arrays[key] = gathered(held[key], self._collectives)
         for number, plan in enumerate(plans):
-            arrays |= {f"{number}/{key}": rows for key, rows in self._counts.get(plan, {}).items()}
+            arrays |= {f"{number}/{key}": rows for key, rows in self._lists[plan].unused.items()}
         for record in unclaimed:
             arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
             records.append({key: value for key, value in record.items() if key != "arrays"})
-        if self._collectives.topology.rank > 0:
+        if topology.rank > 0:
             return b""
         archive = io.BytesIO()
         np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **arrays)
         return archive.getvalue()
-
-    def _unclaimed(self) -> list[dict[str, Any]]:
-        """What was restored for lists of gradients that this run has not reduced yet."""
-        claimed = [_tensors_of(plan) for plan in self._lists if self._is_meant(plan)]
-        left = []
-        for record in self._restored:
-            if record["tensors"] in claimed:
-                claimed.remove(record["tensors"])
-            else:
-                left.append(record)
-        return left
-
-    def _description(self, plan: BucketPlan) -> dict[str, Any]:
-        return {
-            "tensors": _tensors_of(plan),
-            "buckets": [list(bucket.positions) for bucket in plan.buckets],
-            "places": [[s.holder, s.shard] for s in self._shares()],
-            "nodes": list(self._collectives.topology.nodes),
-            "scheme": repr(self._communication),
-        }
-
-    def _shares(self):
-        topology = self._collectives.topology
-        return [self._communication.share(topology.of(r)) for r in range(topology.num_workers)]
 
     # ---- restoring -------------------------------------------------------------------------------
 
@@ -273,7 +256,6 @@ class Memory(tf.train.experimental.PythonState):
 
     def _restore(self, content: bytes, for_variables: set[Hashable] | None) -> None:
         self._restored_for = for_variables
-        self._counts = {plan: counts for plan, counts in self._counts.items() if not self._is_meant(plan)}
         with np.load(io.BytesIO(content)) as archive:
             self._restored = json.loads(archive["records"].tobytes())
             for number, record in enumerate(self._restored):
@@ -292,13 +274,13 @@ class Memory(tf.train.experimental.PythonState):
             )
             self._restored, self.is_restored = [], False
         lost = self.looks_for_none and self.is_restored
-        for plan, states in self._lists.items():
+        for plan, held in self._lists.items():
             if not self._is_meant(plan):
                 continue
-            values = self._initial(plan)
+            held.unused, values = {}, self._initial(plan)
             self._fill(plan, values)
-            self._begin_anew(states, values)
-            pairs = zip(states, values, strict=True)
+            self._begin_anew(held.states, values)
+            pairs = zip(held.states, values, strict=True)
             lost |= any(LEFT in restored and LEFT not in variables for variables, restored in pairs)
         if lost:
             logging.warning(
@@ -311,27 +293,19 @@ class Memory(tf.train.experimental.PythonState):
 
     def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
         """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
-        record = self._record_of(plan)
-        if record is None:
+        own = remembered.tensors_of(plan)
+        place = next((i for i, record in enumerate(self._restored) if record["tensors"] == own), None)
+        if place is None:
             logging.warning(
                 "The checkpoint holds no residuals for the gradients of %s: they start from zero.",
                 [tensor.shape for tensor in plan.tensors],
             )
             return False
+        record = self._restored.pop(place)  # of all workers: more than this one should hold on to
         topology = self._collectives.topology
-        own = self._description(plan)
-        self._counts[plan] = take_up(record, own, plan, values, self._communication, topology)
-        record["arrays"] = {}  # all workers' residuals: more than this one should hold on to
+        self._lists[plan].unused = take_up(record, plan, values, self._communication, topology)
         self._set_epoch(plan, values)  # this run's: it may have begun after what was saved
         return True
-
-    def _record_of(self, plan: BucketPlan) -> dict[str, Any] | None:
-        """What was restored for the list, whether or not it has been taken up."""
-        own = _tensors_of(plan)
-        lists = filter(self._is_meant, self._lists)
-        alike = [p for p in lists if _tensors_of(p) == own]
-        records = [r for r in self._restored if r["tensors"] == own]
-        return dict(zip(alike, records, strict=False)).get(plan)
 
     # ---- files -----------------------------------------------------------------------------------
 
@@ -343,8 +317,9 @@ class Memory(tf.train.experimental.PythonState):
         keys = _keys(variables)
         plans = [plan for plan in self._lists if _reduces_some(plan, keys)]
         is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
-        unclaimed = [] if is_for_others else self._unclaimed()
-        if not unclaimed and not any(any(self._lists[plan]) or self._counts.get(plan) for plan in plans):
+        unclaimed = [] if is_for_others else self._restored
+        held = [self._lists[plan] for plan in plans]
+        if not unclaimed and not any(any(each.states) or each.unused for each in held):
             return
         content = self._archive(plans, unclaimed)
         if self._collectives.topology.rank == 0:
@@ -360,13 +335,8 @@ class Memory(tf.train.experimental.PythonState):
                 self._restore(file.read(), for_variables=_keys(variables) or None)
 
 
-def _tensors_of(plan: BucketPlan) -> list:
-    """[shape, dtype] of each of the plan's gradients, by which a list is known again."""
-    return [[list(tensor.shape), tensor.dtype] for tensor in plan.tensors]
-
-
 def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:
-    return not keys.isdisjoint(keys_of(plan))
+    return not keys.isdisjoint(plan.keys)
 
 
 def _keys(variables: Iterable) -> set[Hashable]:

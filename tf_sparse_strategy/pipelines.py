@@ -3,8 +3,9 @@
 Only this module looks into tf.data's datasets: their inputs, functions and arguments are private.
 """
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -19,6 +20,8 @@ _FILE_READERS = (
     "TextLineDataset",
     "TFRecordDataset",
 )
+CACHED = "`cache` may hold the rows of all files"
+_COMPARED = 10_000  # strings of a list
 
 
 def components(structure) -> list:
@@ -57,19 +60,69 @@ def _reads(stage: tf.data.Dataset) -> bool:
 
 def reason_against_files(dataset: tf.data.Dataset) -> str | None:
     """Why a part of the files would not give a part of the rows; None where it would."""
-    if _is(dataset, "CacheDataset") and tf.get_static_value(dataset._filename) != b"":
-        return "`cache(filename)` may hold the rows of all files"
-    if _is(dataset, "ZipDataset") or _counts(dataset):
-        return "`take`, `skip`, `zip` and `enumerate` count the rows of all files"
-    may_join = _is(dataset, "RepeatDataset", "ShuffleDataset") and _has_lengths_of_batches(dataset)
-    if may_join or _is(dataset, "GroupByWindowDataset"):
-        return "batches are padded to lengths of their own, and rows of two would be joined"
-    if _reads(dataset):  # before it are names
-        names = [stage for source in dataset._inputs() for stage in stages(source)]
-        if any(map(_counts, names)) and any(_is(stage, "ShuffleDataset") for stage in names):
-            return "names are shuffled before they are counted, but files are shared out in order"
-        return None
-    return next(filter(None, map(reason_against_files, dataset._inputs())), None)
+    for stage in _walk(dataset, lambda stage: [] if _reads(stage) else _sources(stage)):
+        if _is(stage, "CacheDataset"):  # whoever has read it before, or will read it whole, has the same one
+            return CACHED
+        if _is(stage, "ZipDataset") or _counts(stage):
+            return "`take`, `skip`, `zip` and `enumerate` count the rows of all files"
+        may_join = _is(stage, "RepeatDataset", "ShuffleDataset") and _has_lengths_of_batches(stage)
+        if may_join or _is(stage, "GroupByWindowDataset"):
+            return "batches are padded to lengths of their own, and rows of two would be joined"
+        if _reads(stage):
+            names = [each for source in _sources(stage) for each in stages(source)]
+            if any(map(_counts, names)) and any(_is(each, "ShuffleDataset") for each in names):
+                return "names are shuffled before they are counted, but files are shared out in order"
+    return None
+
+
+def orders(dataset: tf.data.Dataset) -> list:
+    """What the order of each shuffle by a seed comes from: equal on workers that shuffle alike."""
+    found = []
+    for stage in stages(dataset):
+        found += _seeds(stage)
+        for node in _nodes_within(stage):  # as of arrays in Keras 3, where TensorFlow has been seeded
+            if node.op == "RandomShuffle":
+                found.append([node.attr[seed].i for seed in ("seed", "seed2")])
+    return found
+
+
+def has_unseeded_shuffle(dataset: tf.data.Dataset) -> bool:
+    """Whether rows are in another order whenever, and wherever, it is read."""
+    return any([0, 0] in _seeds(stage) for stage in stages(dataset))
+
+
+def _seeds(stage: tf.data.Dataset) -> list:
+    return [[_number(stage._seed), _number(stage._seed2)]] if _is(stage, "ShuffleDataset") else []
+
+
+def shards(dataset: tf.data.Dataset) -> list:
+    """[number of parts, index] of each `shard`."""
+    found = (stage for stage in stages(dataset) if _is(stage, "ShardDataset"))
+    return [[_number(stage._num_shards), _number(stage._index)] for stage in found]
+
+
+def strings(dataset: tf.data.Dataset) -> list:
+    """[length, first, digest] of each list of strings that it is made of, such as names of files.
+
+    Without the directory that all are in: it may be another one on each machine.
+    """
+    found = []
+    tensors = (t for s in stages(dataset) if _is(s, "TensorSliceDataset") for t in s._tensors)
+    for tensor in tensors:
+        if tensor.dtype == tf.string and hasattr(tensor, "numpy"):
+            flat = tf.reshape(tensor, [-1])
+            names = flat[:_COMPARED].numpy().tolist()
+            common = len(os.path.dirname(os.path.commonprefix(names)))
+            names = [name[common:] for name in names]
+            digest = hashlib.blake2b(b"\n".join(names), digest_size=8).hexdigest()
+            found.append([int(tf.size(flat)), b"".join(names[:1]).decode(errors="replace"), digest])
+    return found
+
+
+def _number(tensor) -> int | None:
+    """None where it is computed when the dataset is read."""
+    value = tf.get_static_value(tensor)
+    return None if value is None else int(value)
 
 
 def _has_lengths_of_batches(dataset: tf.data.Dataset) -> bool:
@@ -116,13 +169,23 @@ def _is(stage: tf.data.Dataset, *kinds: str) -> bool:
 
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """A dataset, and those that it is made of."""
+    return _walk(dataset, _sources)
+
+
+def _walk(dataset: tf.data.Dataset, sources: Callable) -> Iterator[tf.data.Dataset]:
     waiting, seen = [dataset], set()  # some are chains of a thousand, or are read more than once
     while waiting:
         stage = waiting.pop()
         if id(stage) not in seen:
             seen.add(id(stage))
             yield stage
-            waiting.extend(reversed(stage._inputs()))
+            waiting.extend(reversed(sources(stage)))
+
+
+def _sources(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Its inputs; of files, where TensorFlow counts none, their names."""
+    names = getattr(stage, "_filenames", None)
+    return stage._inputs() or ([names] if isinstance(names, tf.data.Dataset) else [])
 
 
 def _nodes_within(dataset: tf.data.Dataset) -> Iterator:

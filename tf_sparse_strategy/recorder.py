@@ -89,11 +89,6 @@ class Recorder:
                 len(self._untimed),
                 min(self._untimed),
             )
-        times = None if self._untimed else _times(self._spans)
-        found = agreement.gather(times, self._collectives)
+        times = None if self._untimed else stall.times(self._spans)
+        found = agreement.gather(times and dataclasses.asdict(times), self._collectives)
         return stall.rates([None if row is None else stall.Times(**row) for row in found])
-
-
-def _times(spans: list[trace.Span]) -> dict[str, float] | None:
-    found = stall.times(spans)
-    return None if found is None else dataclasses.asdict(found)

@@ -1,15 +1,35 @@
-"""What is saved of a scheme's variables, told by name, and which lists of gradients go on from it."""
+"""What is saved of a list of gradients and of its scheme's variables, and which lists go on from it."""
 
 import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.communication.auto import CHOICE
+from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.guarded import BEYOND, LEVEL
 from tf_sparse_strategy.communication.switching import CHANGES, own_name
 from tf_sparse_strategy.residual import LEFT, WAITS
+from tf_sparse_strategy.topology import Topology
 
 _STEP = "step"
+
+
+def tensors_of(plan: BucketPlan) -> list:
+    """[shape, dtype] of each of the plan's gradients, by which a list is known again."""
+    return [[list(tensor.shape), tensor.dtype] for tensor in plan.tensors]
+
+
+def description(plan: BucketPlan, communication: Communication, topology: Topology) -> dict[str, Any]:
+    """A checkpoint's record of a list of gradients, without its arrays."""
+    shares = [communication.share(topology.of(r)) for r in range(topology.num_workers)]
+    return {
+        "tensors": tensors_of(plan),
+        "buckets": [list(bucket.positions) for bucket in plan.buckets],
+        "places": [[share.holder, share.shard] for share in shares],
+        "nodes": list(topology.nodes),
+        "scheme": repr(communication),
+    }
 
 
 def is_of_this_run(name: str) -> bool:

@@ -40,6 +40,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy import agreement
+from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding.checkpoints import PartsInTurn
 from tf_sparse_strategy.hooking import ours, wrap
 
 _MISSING = -1
@@ -70,7 +72,7 @@ def is_chief(extended: Any) -> bool:
 
 def _owner(root) -> Any:
     """`ours` of the first object, among all that `root` tracks, that a strategy of ours made."""
-    for node in tf.train.TrackableView(root).descendants():
+    for node in _nodes(root):
         made_it = getattr(node, "distribute_strategy", None) or getattr(
             getattr(node, "value", None),
             "distribute_strategy",
@@ -79,6 +81,10 @@ def _owner(root) -> Any:
         if (extended := ours(made_it)) is not None:
             return extended
     return None
+
+
+def _nodes(root) -> list:
+    return tf.train.TrackableView(root).descendants()
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -212,13 +218,28 @@ def _write_checkpoint(original, checkpoint, file_prefix, options=None):
             "a checkpoint of several workers' variables cannot be written in a tf.function; call "
             "Checkpoint.save or write outside."
         )
-    if is_chief(extended):
-        return original(checkpoint, file_prefix, options)
     options = copy.copy(options) or tf.train.CheckpointOptions()
+    saving_tables = contextlib.nullcontext()
+    holders = {held.slices for held in map(slices.of, _nodes(checkpoint)) if held is not None}
+    if holders:
+        saving_tables = _only(holders).wholes.saving()
+        options.experimental_sharding_callback = PartsInTurn(options.experimental_sharding_callback)
+    if is_chief(extended):
+        with saving_tables:
+            return original(checkpoint, file_prefix, options)
     options.experimental_write_callbacks = None
-    with tempfile.TemporaryDirectory(prefix="not_chief_") as private:
+    with tempfile.TemporaryDirectory(prefix="not_chief_") as private, saving_tables:
         original(checkpoint, os.path.join(private, "checkpoint"), options)
     return file_prefix
+
+
+def _only(holders: set[slices.Slices]) -> slices.Slices:
+    if len(holders) > 1:
+        raise NotImplementedError(
+            "a checkpoint cannot hold sharded tables of several strategies, each of which asks its workers "
+            "for its own. Write one tf.train.Checkpoint for each strategy."
+        )
+    return next(iter(holders))
 
 
 def _save_managed(original, manager, *args, **kwargs):

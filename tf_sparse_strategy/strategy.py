@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_sparse_strategy import agreement, collectives, keras_callers, keras_hooks, saving, watchdog
 from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
-from tf_sparse_strategy.extended import StrategyExtended
+from tf_sparse_strategy.extended import StrategyExtended, tracing
 from tf_sparse_strategy.memory import Memory
 from tf_sparse_strategy.overlap.divided import Divided, is_size
 from tf_sparse_strategy.overlap.wait_free import WaitFree
@@ -35,13 +35,13 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         are on their way while the first layers still compute. Smaller buckets start earlier, but each
         waits for all workers to be ready. Default 1 MiB for `Dense`, whose small buckets Horovod fuses
         where they are ready together, and for `Auto` where it takes that; 32 MiB for all others, whose
-        buckets cost more messages.
+        buckets cost more messages. Of what `overlap` divides, its `fusion` decides.
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.
       stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
-        may do alone, such as saving. Default 1800. A process's first strategy sets what Horovod itself
-        takes for such a wait: later ones cannot wait longer.
+        may do alone, such as saving. Default 1800. A process's first strategy sets both limits of Horovod
+        itself: later ones cannot wait longer.
       overlap: what sums overlap with. None: the backward pass (`tss.overlap.WaitFree()` is the same with
         buckets of 25 MiB). `tss.overlap.DeAR()`: half of each sum overlaps with the next step's forward pass.
         `tss.overlap.ShardedUpdate()`: the update of the weights and the optimizer's state are divided over
@@ -52,9 +52,11 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
-        of range; or the workers' arguments, versions or devices differ.
-      TypeError: an argument has the wrong type.
-      RuntimeError: accelerators were not limited to one per process; or another worker failed to start.
+        of range; two arguments exclude each other (`bucket_bytes` and `WaitFree`, `DeAR` and a sparse
+        scheme); or the workers' arguments, versions or devices differ.
+      TypeError: communication, overlap or delay_rows has the wrong type.
+      RuntimeError: accelerators were not limited to one per process; another worker failed to start; or
+        "auto" cannot measure the links.
 
     Example:
       >>> import keras, numpy
@@ -78,6 +80,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
     ):
         keras_hooks.install()
         saving.install()
+        tracing.install()
         tf.config.list_physical_devices("GPU")  # a sick driver hangs here, before others can wait for us
         # The watchdog, which knows the cause, is to be the first whose patience ends.
         patience = silence_limit if _is_positive(silence_limit) else 45.0
@@ -122,8 +125,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
                 "SparseStrategy's delay_rows": delay_rows,
             }
             _require_same_program(settings, device, workers)
-            if workers.topology.rank == 0:
-                keras_hooks.warn_of_models_outside_the_scope()
+        if workers.topology.rank == 0:
+            keras_hooks.warn_of_models_outside_the_scope()
         scheme = scheme.prepare(workers)
         bucket_bytes = scheme.bucket_bytes if bucket_bytes is None else bucket_bytes
         extended = StrategyExtended(self, workers, scheme, bucket_bytes, device, overlap, delay_rows)
@@ -202,11 +205,13 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         workers = self.num_replicas_in_sync
         return f"SparseStrategy(communication={self.communication!r}) of {workers} worker(s)"
 
-    def __copy__(self):
-        raise _copy_error()
+    def __copy__(self, memo=None):
+        raise ValueError(
+            "a SparseStrategy cannot be copied: variables belong to the strategy that made them. Create "
+            "one per process and pass it on."
+        )
 
-    def __deepcopy__(self, memo):
-        raise _copy_error()
+    __deepcopy__ = __copy__
 
 
 def _is_positive(number) -> bool:
@@ -223,13 +228,6 @@ def _require_same_program(settings, device, workers):
     }
     agreement.require_same(
         facts, workers, "Run the same program, with the same packages, on all machines."
-    )
-
-
-def _copy_error() -> ValueError:
-    return ValueError(
-        "a SparseStrategy cannot be copied: variables belong to the strategy that made them. Create "
-        "one per process and pass it on."
     )
 
 

@@ -23,7 +23,6 @@ Variables = Sequence[dict[str, tf.Variable]]  # of each bucket, by name
 
 def take_up(
     record: Mapping[str, Any],
-    own: Mapping[str, Any],
     plan: BucketPlan,
     values: Variables,
     communication: Communication,
@@ -33,7 +32,6 @@ def take_up(
 
     Args:
       record: of the list, with its "arrays": "bucket/name" to all workers' rows.
-      own: the description of the list in this run.
       plan: the list's buckets.
       values: of each bucket; residuals of buckets whose scheme keeps none are added.
       communication: of this run.
@@ -42,6 +40,7 @@ def take_up(
     Returns:
       Those arrays that say how far a scheme has come of which this run's is none: nothing takes them up.
     """
+    own = remembered.description(plan, communication, topology)
     others = _counts_of_others(record, values)
     arrays = {tuple(key.split("/")): rows for key, rows in record["arrays"].items() if key not in others}
     alike = all(record[key] == own[key] for key in ("buckets", "places", "nodes", "scheme"))

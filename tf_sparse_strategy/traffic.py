@@ -2,7 +2,8 @@
 
 Sizes are what one worker sends. `n` is the payload in bytes held by one worker before the
 operation; P, S are the workers taking part. Framing, TCP/IP headers and Horovod's negotiation
-(about a hundred bytes per cycle) are not counted.
+(about a hundred bytes per cycle) are not counted. An all-gather counts each worker's own part on all
+P-1 hops: where parts differ, all workers' sum is exact, and neither one worker's nor the part between nodes.
 """
 
 import dataclasses

@@ -1,13 +1,6 @@
 """Which lists of gradients took turns: of common variables, as where layers are frozen and thawed. Pure."""
 
-from collections.abc import Hashable
-
 from tf_sparse_strategy.bucketing import BucketPlan
-
-
-def keys_of(plan: BucketPlan) -> set[Hashable]:
-    """Of the variables whose gradients the list has."""
-    return {tensor.key for tensor in plan.tensors}
 
 
 class Turns:
@@ -31,8 +24,7 @@ class Turns:
 
     def beside(self, plan: BucketPlan) -> list[BucketPlan]:
         """Other lists of some of its variables."""
-        keys = keys_of(plan)
-        return [other for other in self._last if other != plan and not keys.isdisjoint(keys_of(other))]
+        return [other for other in self._last if other != plan and not plan.keys.isdisjoint(other.keys)]
 
     def since(self, plan: BucketPlan) -> list[BucketPlan]:
         """Those of them that were reduced since it was, in steps before this one; at its first time all."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import posixpath
 import re
+from collections.abc import Callable
 
 from tools.python_imports import imported_names
 
@@ -54,7 +56,6 @@ LAYERS = (
         "tf_sparse_strategy.saving",
         "tf_sparse_strategy.taking_up",
         "tf_sparse_strategy.scheduling",
-        "tf_sparse_strategy.sharding_policy",
         "tf_sparse_strategy.stall",
         "tf_sparse_strategy.timeline",
         "tf_sparse_strategy.to_chief",
@@ -172,6 +173,36 @@ def cpp_violations(path: str, source: str) -> list[str]:
         return []
     headers = re.findall(r'^\s*#\s*include\s*[<"]((?:tensorflow|tsl|xla)/[^>"]*)', source, re.M)
     return [f"{path} includes {header}: algorithms stay free of TensorFlow" for header in headers]
+
+
+def broken_links(path: str, documents: dict[str, str], exists: Callable[[str], bool]) -> list[str]:
+    """A link of a document leads to a file, a folder or a heading that is there.
+
+    Args:
+      path: of the document.
+      documents: all of them, by path.
+      exists: whether there is a file or a folder of this path.
+    """
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _without_code(documents[path])):
+        target, _, heading = link.partition("#")
+        if "://" in target:
+            continue
+        to = posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) if target else path
+        headings = re.findall(r"^#+ (.*)$", _without_code(documents.get(to, "")), re.M)
+        if not exists(to) or (heading and heading not in map(_anchor, headings)):
+            found.append(f"{path}: nothing is at {link}")
+    return found
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.S)
+
+
+def _anchor(heading: str) -> str:
+    """GitHub's name for a heading."""
+    shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
 
 
 def long_files(sources: dict[str, str]) -> list[str]:

@@ -1,6 +1,5 @@
 """A worker: times the collectives that training is made of, and counts what TCP sends again."""
 
-import argparse
 import time
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ from benchmarks.congestion_control.settings import (
     REDUCE,
     SCATTER,
 )
-from benchmarks.hand_in import hand_in
+from benchmarks.hand_in import arguments, hand_in
 from tf_sparse_strategy.collectives import Collectives
 
 
@@ -60,10 +59,7 @@ def measured(run, x: tf.Tensor, times: int, comm: Collectives) -> dict:
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--times", type=int, required=True)
-    args = parser.parse_args()
+    args = arguments(__doc__, times=int)
     comm = Collectives(tss.SparseStrategy().topology)
     rank, workers = comm.topology.rank, comm.topology.num_workers
     part = BYTES // 4 // workers

@@ -16,7 +16,7 @@ EPOCHS, RATE, CLIP, ADAMS_RATE = 5, 2.0, 1.0, 2e-3
 LEAST = 10  # rarer words are one and the same
 
 
-def corpus(part: float = 1.0) -> tuple[np.ndarray, np.ndarray, int, str]:
+def corpus(part: float) -> tuple[np.ndarray, np.ndarray, int, str]:
     """(rows to train on, rows to test on, int32 [n, LENGTH + 1]; number of words; a hash of the text)."""
     texts = docstrings()
     texts = texts[: max(1, int(part * len(texts)))]

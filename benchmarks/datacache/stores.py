@@ -117,8 +117,9 @@ def _in_child(act: Callable[[], str]) -> str:
     return OUTCOMES[code] if code >= 0 else KILLED
 
 
-def flips(kind: str, count: int, samples: int = 2000, size: int = 3000) -> dict[str, int]:
+def flips(kind: str, count: int) -> dict[str, int]:
     """How often each outcome follows from one flipped bit; forks, so that TensorFlow must not have run."""
+    samples, size = 2000, 3000
     rows = np.random.default_rng(0).integers(0, 256, [samples, size], dtype=np.uint8)
     found: collections.Counter = collections.Counter(dict.fromkeys(OUTCOMES, 0))
     chance = random.Random(0)

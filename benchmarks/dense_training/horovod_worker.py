@@ -1,6 +1,5 @@
 """A worker: SparseStrategy and Horovod's bare tape in turns, and the links' predictions."""
 
-import argparse
 import dataclasses
 import os
 
@@ -9,7 +8,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks.dense_training import ways
-from benchmarks.hand_in import hand_in
+from benchmarks.hand_in import arguments, hand_in
 from benchmarks.training import horovods_gradient
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
@@ -39,12 +38,7 @@ def predicted(
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--width", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = arguments(__doc__, width=int, rounds=int, steps=int)
     strategies = {
         name: tss.SparseStrategy(scheme, bucket_bytes)
         for name, (scheme, bucket_bytes) in VARIANTS.items()

@@ -5,7 +5,6 @@ would take processor time from it. A custom loop, because Keras 3's `fit` fails 
 (keras-team/keras#20585).
 """
 
-import argparse
 import json
 import os
 
@@ -31,14 +30,7 @@ def make_strategy(nodes: int, local: int, rank: int) -> tf.distribute.MultiWorke
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--local", type=int, required=True)
-    parser.add_argument("--width", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = hand_in.arguments(__doc__, nodes=int, local=int, width=int, rounds=int, steps=int)
     workers, rank = args.nodes * args.local, int(os.environ["HOROVOD_RANK"])
     strategy = make_strategy(args.nodes, args.local, rank)
     methods = {

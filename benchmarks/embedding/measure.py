@@ -15,6 +15,7 @@ from benchmarks.hand_in import hand_in
 from tf_sparse_strategy import cost_model, link_measurement
 from tf_sparse_strategy.embedding import placement
 from tf_sparse_strategy.gradient_kinds import coalesced
+from tf_sparse_strategy.topology import Group
 
 RATE = 0.01
 PATIENCE = 15  # seconds, after which no further step of one way is begun
@@ -69,11 +70,11 @@ def trained_by_rows(strategy, setting):
 def predictions(setting, topology, distinct, links) -> dict:
     """{way: {"seconds", "bytes"}} of a worker's step; communication alone."""
     table = placement.Table(setting.rows, setting.columns)
-    found = placement.costs(table, topology, distinct, links)
+    found, row = placement.costs(table, topology, distinct, links), setting.columns * 4
     exchanges = [cost_model.all_to_all(topology, distinct * 4, links)]
-    exchanges += [cost_model.all_to_all(topology, distinct * setting.columns * 4, links)] * 2
+    exchanges += [cost_model.all_to_all(topology, distinct * row, links)] * 2
     costs = {
-        "columns": found["columns"],
+        "columns": placement.exchange(topology, distinct, row, links),
         "gathered": placement.costs(table, topology, setting.ids, links)["gathered"],
         "gathered, added up first": found["gathered"],
         "reduced": found["reduced"],
@@ -82,28 +83,35 @@ def predictions(setting, topology, distinct, links) -> dict:
     return {way: {"seconds": c.seconds, "bytes": c.bytes.total} for way, c in costs.items()}
 
 
-def timed(comm, step, batch) -> tuple[float, float]:
-    """(seconds until the slowest worker is done, bytes sent by a worker: the mean of all)."""
-    before = comm.traffic()[1].total
+def timed(comm, step, batch) -> tuple[float, float, float]:
+    """(seconds until the slowest is done, bytes that a worker sends within its node, to others: means)."""
+    before = comm.traffic()[1]
     comm.barrier()
     start = time.perf_counter()
     step(tf.constant(batch))
     comm.barrier()
     seconds = tf.constant(time.perf_counter() - start, tf.float64)
-    sent = tf.constant(comm.traffic()[1].total - before, tf.float64)
-    mean = comm.all_reduce(sent) / comm.topology.num_workers
-    return float(comm.all_reduce(seconds, op="max")), float(mean)
+    after = comm.traffic()[1]
+    sent = tf.constant([after.local - before.local, after.cross - before.cross], tf.float64)
+    within, across = (comm.all_reduce(sent) / comm.topology.num_workers).numpy().tolist()
+    return float(comm.all_reduce(seconds, op="max")), within, across
 
 
-def main() -> None:
-    """Writes the records as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(description: str) -> argparse.Namespace:
+    """What a worker is told: where its part goes, which table, and how often."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("output")
     parser.add_argument("setting")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--quick", action="store_true")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Writes the records as JSON, on rank 0."""
+    args = arguments(__doc__)
     strategy = tss.SparseStrategy()
+    strategy.extended.slices.group = Group.GLOBAL  # benchmarks/node_lookup compares
     comm = strategy.extended.collectives
     workers = comm.topology.num_workers
     setting = settings.known(args.quick)[args.setting].fitted(workers)
@@ -130,10 +138,10 @@ def main() -> None:
         if measured[0][0] < PATIENCE:
             measured = []  # it has traced the step, too
         for batch in ids[1:]:
-            if sum(seconds for seconds, _ in measured) < PATIENCE:
+            if sum(seconds for seconds, *_ in measured) < PATIENCE:
                 measured.append(timed(comm, step, batch))
-        found["seconds"][way] = [seconds for seconds, _ in measured]
-        found["bytes"][way] = int(np.mean([sent for _, sent in measured]))
+        found["seconds"][way] = [seconds for seconds, *_ in measured]
+        found["bytes"][way] = int(np.mean([within + across for _, within, across in measured]))
         del step, read
         gc.collect()  # the way's table, which a cycle holds
     hand_in(found, args.output, comm)

@@ -1,6 +1,5 @@
 """A worker: trains on handwritten digits in several ways; loss and accuracy as time goes by."""
 
-import argparse
 import functools
 import time
 
@@ -11,7 +10,7 @@ import tf_sparse_strategy as tss
 from benchmarks import training
 from benchmarks.convergence import runs
 from benchmarks.end_to_end import digits, names
-from benchmarks.hand_in import hand_in
+from benchmarks.hand_in import arguments, hand_in
 from benchmarks.horovod_model import Model as HorovodsModel
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
@@ -70,11 +69,7 @@ def train(way: str, make, comm: Collectives, seed: int, epochs: int) -> list[lis
 
 def main() -> None:
     """Writes the curves as JSON, by way and seed, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--seeds", type=int, required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    args = parser.parse_args()
+    args = arguments(__doc__, seeds=int, epochs=int)
     warm_up = 2 * len(digits.images(seed=0, epochs=1)[0])  # epochs
     coded = functools.partial(ShardedTopK, wire_dtype="float16", index_coding="delta")
     ways = {

@@ -1,6 +1,5 @@
 """A worker: TensorFlow's MultiWorkerMirroredStrategy learns the same digits, in a job of its own."""
 
-import argparse
 import itertools
 import os
 import time
@@ -43,13 +42,7 @@ def train(
 
 def main() -> None:
     """Writes the curves of all seeds as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--local", type=int, required=True)
-    parser.add_argument("--seeds", type=int, required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    args = parser.parse_args()
+    args = hand_in.arguments(__doc__, nodes=int, local=int, seeds=int, epochs=int)
     rank, workers = int(os.environ["HOROVOD_RANK"]), args.nodes * args.local
     strategy = make_strategy(args.nodes, args.local, rank)
     tell, found = training.tell_of(rank), []

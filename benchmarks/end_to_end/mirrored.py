@@ -1,6 +1,5 @@
 """A worker: TensorFlow's MultiWorkerMirroredStrategy on the same model, in a job of its own."""
 
-import argparse
 import os
 
 import tensorflow as tf
@@ -13,14 +12,7 @@ from benchmarks.overlap.models import CLASSES
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--model", choices=models.MODELS, required=True)
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--local", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = hand_in.arguments(__doc__, model=models.MODELS, nodes=int, local=int, rounds=int, steps=int)
     rank = int(os.environ["HOROVOD_RANK"])
     strategy = make_strategy(args.nodes, args.local, rank)
     with strategy.scope():

@@ -101,8 +101,8 @@ def accuracy_verdict(curves: dict) -> str:
     reached = all(points <= NEAR for points in behind.values())
     return (
         f"- Accuracy on digits, of the model below: {', '.join(parts)} (goal {NEAR} at most: "
-        f"{said(reached)}). A deeper model asks more of them, and of Auto what it asks of the scheme that "
-        "it takes: [which reach the goal there](../convergence.md)."
+        f"{said(reached)}). A deeper model loses more, and Auto what its scheme does: "
+        "[which reach the goal there](../convergence.md)."
     )
 
 

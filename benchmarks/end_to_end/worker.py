@@ -1,6 +1,5 @@
 """A worker: trains one emulated model in each way, in turns."""
 
-import argparse
 import dataclasses
 import time
 
@@ -11,7 +10,7 @@ import tf_sparse_strategy as tss
 from benchmarks import training
 from benchmarks.end_to_end import models, names
 from benchmarks.gradient_communication import methods
-from benchmarks.hand_in import hand_in
+from benchmarks.hand_in import arguments, hand_in
 from benchmarks.overlap.models import CLASSES
 from tf_sparse_strategy import link_measurement
 from tf_sparse_strategy.collectives import Collectives
@@ -90,13 +89,7 @@ def bytes_of(comm: Collectives, step: training.Step, batch) -> tuple[int, int]:
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--model", choices=models.MODELS, required=True)
-    parser.add_argument("--density", type=float, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = arguments(__doc__, model=models.MODELS, density=float, rounds=int, steps=int)
     ways = strategies(args.density)
     comm = ways[names.DENSE].extended.collectives
     workers, rank = comm.topology.num_workers, comm.topology.rank

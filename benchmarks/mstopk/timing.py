@@ -11,7 +11,7 @@ _SLOW = 9  # rounds of a contender that takes over 0.1 s
 
 
 def interleaved(
-    contenders: Mapping[str, Contender], rounds: int, warm: bool = False
+    contenders: Mapping[str, Contender], rounds: int, warm: bool
 ) -> dict[str, dict[str, float]]:
     """Times each contender in each round, after one round of warm-up.
 

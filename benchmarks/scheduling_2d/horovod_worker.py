@@ -1,7 +1,5 @@
 """A worker: trains one model as a user of Horovod does, its table whole on all workers."""
 
-import argparse
-
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
@@ -36,12 +34,7 @@ def check_alike(model: keras.Model) -> None:
 
 def main() -> None:
     """Writes seconds of a step as JSON, by way, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = hand_in.arguments(__doc__, model=MODELS, rounds=int, steps=int)
     hvd.init()
     model, rank = MODELS[args.model], hvd.rank()
     models = {GATHERED: made(model, as_dense=False)}

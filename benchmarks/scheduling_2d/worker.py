@@ -1,6 +1,5 @@
 """A worker: trains one model in all ways, in turns."""
 
-import argparse
 import dataclasses
 import time
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks import tcp_losses, training
-from benchmarks.hand_in import hand_in
+from benchmarks.hand_in import arguments, hand_in
 from benchmarks.overlap.models import CLASSES, Layer, Waiting
 from benchmarks.scheduling_2d.settings import ALONE, BOTH, MODELS, WITH, WITHOUT, Model
 from examples.text.zipf import gradient_rows
@@ -119,12 +118,7 @@ def rows_of(ids: np.ndarray) -> dict[str, float]:
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = arguments(__doc__, model=MODELS, rounds=int, steps=int)
     topology, model = tss.SparseStrategy().topology, MODELS[args.model]
     comm, workers = Collectives(topology), topology.num_workers
     models = {name: method(name, model) for name in WAYS}

@@ -45,9 +45,9 @@ def vgg_like() -> keras.Model:
     )
 
 
-def transformer(width: int = 256, blocks: int = 3) -> keras.Model:
+def transformer() -> keras.Model:
     """Says each word again; the embedding is a dense product, so that its gradient is dense too."""
-    layers = keras.layers
+    layers, width, blocks = keras.layers, 256, 3
     ids = layers.Input([LENGTH], dtype="int32")
     x = layers.Dense(width)(keras.ops.one_hot(ids, WORDS))
     for _ in range(blocks):

@@ -1,6 +1,5 @@
 """A worker: trains one model by each method in turns; time per step, and whether workers agree."""
 
-import argparse
 
 import keras
 import numpy as np
@@ -8,7 +7,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from benchmarks import training
-from benchmarks.hand_in import hand_in
+from benchmarks.hand_in import arguments, hand_in
 from benchmarks.sparse_training.models import TASKS, Task
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
@@ -58,13 +57,7 @@ def apart(model: keras.Model, comm: Collectives) -> bool:
 
 def main() -> None:
     """Writes what was measured as JSON, on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output")
-    parser.add_argument("--task", choices=sorted(TASKS), required=True)
-    parser.add_argument("--density", type=float, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    args = arguments(__doc__, task=sorted(TASKS), density=float, rounds=int, steps=int)
     task = TASKS[args.task]
     comm = Collectives(tss.SparseStrategy().topology)
     workers, rank = comm.topology.num_workers, comm.topology.rank

@@ -12,7 +12,7 @@ RENDEZVOUS=${RENDEZVOUS:-10.0.0.1:29400}
 workers=$(tr , '\n' <<<"$HOSTS" | awk -F: '{n += $2} END {print n}')
 # Without binding: a worker uses as many cores as TensorFlow is told to. By slot: ranks follow the machines.
 start=(mpirun -np "$workers" -H "$HOSTS" --bind-to none --map-by slot -x PATH)
-for name in $(compgen -e | grep -E '^(TF_|HOROVOD_|NCCL_|TSS_|KERAS_BACKEND$|CUDA_VISIBLE_DEVICES$|PYTHONPATH$)'); do
+for name in $(compgen -e | grep -E '^(TF_|HOROVOD_|NCCL_|TSS_|KERAS_(BACKEND|HOME)$|CUDA_VISIBLE_DEVICES$|PYTHON(PATH|HASHSEED)$)'); do
     start+=(-x "$name")
 done
 

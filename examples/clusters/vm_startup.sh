@@ -11,9 +11,10 @@ set -euo pipefail
 interface=${INTERFACE:-$(ip -4 route show default | awk '{print $5; exit}')}
 address=$(ip -4 -o address show dev "$interface" | awk '{sub("/.*", "", $4); print $4; exit}')
 
-# Debian says that a machine's own name is 127.0.1.1, where no other VM finds it. (A new file, renamed, would
-# not do: the file may be a mount.)
-hosts=$(grep -vE "^127\.0\.1\.1\s" /etc/hosts || true)
+# Debian says that a machine's own name is 127.0.1.1, where no other VM finds it; an address of its own that
+# a former boot has written may be another VM's by now. (A new file, renamed, would not do: the file may be a
+# mount.)
+hosts=$(grep -vE "^127\.0\.1\.1\s|^[0-9.]+\s+$(hostname)\s*$" /etc/hosts || true)
 grep -qE "^$address\s.*\b$(hostname)\b" <<<"$hosts" || hosts+=$'\n'"$address $(hostname)"
 printf '%s\n' "$hosts" >/etc/hosts
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,18 +23,22 @@ class Saving(tf.keras.callbacks.Callback):
       settings: of the run; all workers see its `output_dir`, of which the last checkpoint is kept.
       model: compiled and built.
       strategy: under which it was.
+      **lasting: what else a run that goes on must have in common with the one before.
 
     Raises:
       ValueError: the checkpoint is of a run with other lasting settings.
     """
 
-    def __init__(self, settings: Settings, model: tf.keras.Model, strategy: tss.SparseStrategy):
+    def __init__(
+        self, settings: Settings, model: tf.keras.Model, strategy: tss.SparseStrategy, **lasting: Any
+    ):
         super().__init__()
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
         # Keras 3 and tf_keras name what is in a checkpoint otherwise: nothing of the other one's is found.
-        self._settings = settings.lasting() | {"TF_USE_LEGACY_KERAS": IS_LEGACY}
+        self._settings = settings.lasting() | lasting | {"TF_USE_LEGACY_KERAS": IS_LEGACY}
+        self._saved: dict[str, Any] = {}
         self._is_first = strategy.topology.rank == 0
         directory = os.path.join(settings.output_dir, "checkpoints")
         self._settings_file = os.path.join(directory, "settings.json")
@@ -48,11 +53,11 @@ class Saving(tf.keras.callbacks.Callback):
         if not tf.io.gfile.exists(self._settings_file):
             return
         with tf.io.gfile.GFile(self._settings_file) as file:
-            saved = json.load(file)
+            self._saved = json.load(file)
         for name, value in self._settings.items():
-            if saved.get(name, value) != value:
+            if self._saved.get(name, value) != value:
                 raise ValueError(
-                    f"{name}={value!r} must be {saved[name]!r}, as in the run that "
+                    f"{name}={value!r} must be {self._saved[name]!r}, as in the run that "
                     f"{self._manager.directory} holds; or leave out --resume, or give another --output_dir."
                 )
 
@@ -63,20 +68,25 @@ class Saving(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Saves; called by Keras, on all workers."""
-        if self._is_first and not self._manager.latest_checkpoint:
+        known = self._saved | self._settings  # of epochs that only an earlier run had, too
+        if self._is_first and known != self._saved:
             tf.io.gfile.makedirs(self._manager.directory)
             with tf.io.gfile.GFile(self._settings_file + ".partial", "w") as file:
-                json.dump(self._settings, file)
+                json.dump(known, file)
             tf.io.gfile.rename(self._settings_file + ".partial", self._settings_file, overwrite=True)
+            self._saved = known
         self._epoch.assign(epoch + 1)
         self._manager.save()
 
 
 def resumed(
-    settings: Settings, model: tf.keras.Model, strategy: tss.SparseStrategy
+    settings: Settings, model: tf.keras.Model, strategy: tss.SparseStrategy, **lasting: Any
 ) -> tuple[int, list[Saving]]:
-    """(The first epoch that is not done, callbacks that keep the run); 0 and none without `--resume`."""
+    """(The first epoch that is not done, callbacks that keep the run); 0 and none without `--resume`.
+
+    Args: see `Saving`.
+    """
     if not settings.resume:
         return 0, []
-    saving = Saving(settings, model, strategy)
+    saving = Saving(settings, model, strategy, **lasting)
     return saving.epoch, [saving]

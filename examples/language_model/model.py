@@ -18,7 +18,7 @@ class Size:
       vocabulary: V, words.
       width: D, of a word's vector.
       units: of the LSTM.
-      samples: words that a step's softmax is over, besides the labels.
+      samples: words that a place's softmax is over, besides its label.
       length: words that are read at once.
       dropout: part of the values that training leaves out.
     """

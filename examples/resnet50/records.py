@@ -5,6 +5,7 @@ each record a `tf.train.Example` with a JPEG and a label from 1.
 """
 
 import os
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -16,10 +17,16 @@ def files(data_dir: str, split: str) -> list[str]:
     """The paths of a split, "train" or "validation".
 
     Raises:
-      FileNotFoundError: there are none.
+      FileNotFoundError: there are none, or some are missing.
     """
     for pattern in (f"{split}-*", f"{split}/{split}-*"):
         found = sorted(tf.io.gfile.glob(os.path.join(data_dir, pattern)))
+        total = re.search(r"-of-(\d+)$", found[0]) if found else None
+        if total and len(found) != int(total[1]):
+            raise FileNotFoundError(
+                f"--data_dir={data_dir}: {len(found)} of the {int(total[1])} files of {split} are there. "
+                "Copy the others, too."
+            )
         if found:
             return found
     raise FileNotFoundError(

@@ -92,6 +92,13 @@ def make_optimizer(
     return LazyAdam(rate, global_clipnorm=settings.clip, **moments)
 
 
+def _digest(*parts: Samples) -> str:
+    digest = hashlib.sha256()
+    for array in tf.nest.flatten([(part.inputs, part.labels) for part in parts]):
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()[:16]
+
+
 def train(
     settings: TextSettings,
     strategy: tss.SparseStrategy,
@@ -125,12 +132,9 @@ def train(
                 f"global_batch_size={batch} must be at most {len(learnt)}, the samples of {words} words to "
                 f"train on, and there must be some to test on: {len(held_out)}."
             )
-    arrays = [array for pair in data.values() for part in pair for array in (part.inputs, part.labels)]
-    digest = hashlib.sha256()
-    for array in tf.nest.flatten(arrays):
-        digest.update(np.ascontiguousarray(array))
+    digests = {f"samples of {words} words": _digest(*pair) for words, pair in data.items()}
     agreement.require_same(
-        {"samples": digest.hexdigest()[:16]},
+        digests,
         strategy.extended.collectives,
         "Give --text the same file on all machines, or use the same Python with the same packages.",
     )
@@ -139,9 +143,10 @@ def train(
         model = make_model(
             settings, [(len(data[words][0]) // batch * epochs, epochs) for words, epochs in plan]
         )
-    start, saving = resumed(settings, model, strategy)
+    start, saving = resumed(settings, model, strategy, samples=" ".join(next(iter(digests.items()))))
     callbacks = [
-        tf.keras.callbacks.ProgbarLogger(),  # first: the monitor's numbers would lengthen its lines
+        # First: the monitor's numbers would lengthen its lines. tf_keras's would count no steps otherwise.
+        tf.keras.callbacks.ProgbarLogger(*["steps"] * IS_LEGACY),
         tss.callbacks.CommunicationMonitor(log_dir=settings.output_dir),
         *callbacks,
         *saving,

@@ -15,12 +15,13 @@ from examples.text.zipf import Zipf
 def pairs(settings: TextSettings, length: int) -> list[tuple[list[str], list[str]]]:
     """(words, words of the translation), all shorter than `length`.
 
-    Of a text file, the parts of each line before and behind a tab. Of the docstrings, whose only translation
+    Of a text file, the parts of each line before and behind the first tab (further ones, e.g. a licence, are
+    not read). Of the docstrings, whose only translation
     at hand has the words in reverse order, sentences and that.
     """
     if settings.text is not None:
-        halves = [line.partition("\t") for line in corpus.texts(settings.text)]
-        found = [(corpus.tokens(source), corpus.tokens(target)) for source, _, target in halves]
+        halves = [[*line.split("\t"), ""][:2] for line in corpus.texts(settings.text)]
+        found = [(corpus.tokens(source), corpus.tokens(target)) for source, target in halves]
     else:
         written = [s for text in corpus.docstrings() for s in corpus.sentences(text)]
         found = [(words, words[::-1]) for words in map(corpus.tokens, written)]

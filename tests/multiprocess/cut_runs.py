@@ -10,22 +10,7 @@ import tensorflow as tf
 from examples.common import strategy as strategies
 from examples.text.settings import TextSettings
 from examples.text.training import Result
-
-
-class Cut(Exception):
-    """Ends a run."""
-
-
-class CutAt(tf.keras.callbacks.Callback):
-    """Ends the run at the beginning of this epoch."""
-
-    def __init__(self, epoch: int):
-        super().__init__()
-        self._epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self._epoch:
-            raise Cut
+from tests.multiprocess.saving_models import interruption
 
 
 def whole_and_resumed(
@@ -39,6 +24,6 @@ def whole_and_resumed(
         return train(own, strategies.start(own), callbacks)
 
     whole = run("whole")
-    with pytest.raises(Cut):
-        run("cut", [CutAt(settings.epochs - 1)])
+    with pytest.raises(RuntimeError, match="interrupted"):
+        run("cut", [interruption(tf.keras, settings.epochs - 1)])
     return whole, run("cut")

@@ -44,9 +44,9 @@ def adversarial():
     return batches(np.concatenate([*ADVERSARIAL, ADVERSARIAL[0, :1]]), batch=2, shuffled=False)
 
 
-def decaying(optimizer, rate=0.2, **settings):
+def decaying(optimizer):
     """An optimizer whose learning rate is another one in each step."""
-    return lambda: optimizer(keras.optimizers.schedules.ExponentialDecay(rate, 2, 0.9), **settings)
+    return lambda: optimizer(keras.optimizers.schedules.ExponentialDecay(0.2, 2, 0.9))
 
 
 lazy_adam = decaying(tss.optimizers.LazyAdam)

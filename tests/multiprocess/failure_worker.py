@@ -107,7 +107,7 @@ class Fault(keras.callbacks.Callback):
     def _linger(self):
         """For the test to do it from outside."""
         pathlib.Path(sys.argv[3], "lingering").touch()
-        time.sleep(2)
+        time.sleep(5)
 
 
 def main():

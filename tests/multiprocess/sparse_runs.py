@@ -87,7 +87,7 @@ def step(reducer, variables, topology, seed):
 
 def kept(reducer):
     """All that training goes on from; counts of checks and changes are of a run."""
-    states = [state for of_list in reducer.memory._lists.values() for state in of_list]
+    states = [state for _, state in reducer.memory.buckets]
     return [v.numpy() for state in states for name, v in state.items() if not is_of_this_run(name)]
 
 

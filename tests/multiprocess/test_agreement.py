@@ -1,5 +1,6 @@
 """Workers that differ are told so, all of them, before the first step."""
 
+import re
 import time
 
 import keras as keras3
@@ -45,6 +46,24 @@ def test_an_error_is_not_what_the_loss_of_others_caused(comm, topology):
         pass
 
 
+def test_an_error_of_an_operation_is_told_without_where_it_was_made():
+    @tf.function
+    def step(x):
+        tf.debugging.Assert(x > 2, ["id out of range:", x])
+        return tf.py_function(lambda x: x / 0, [x], tf.int32)
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        step(tf.constant(1))
+    assert "defined at" in str(caught.value)
+    assert re.match(
+        r"InvalidArgumentError: Graph execution error:\n\nassertion failed: \[id out of range:\] \[1\]\n",
+        agreement.told(caught.value),
+    )
+    with pytest.raises(tf.errors.OpError) as caught:
+        step(tf.constant(3))
+    assert '  File "' in agreement.told(caught.value)  # the function's own
+
+
 def test_an_error_that_cannot_be_told(comm, topology):
     class Mute(Exception):
         def __str__(self):
@@ -64,7 +83,7 @@ def test_an_error_that_nobody_comes_to_hear_of_is_said(topology, monkeypatch, ca
             self.topology = topology
 
         def all_gather(self, *args, **kwargs):
-            time.sleep(0.3)
+            time.sleep(2)
             raise OSError("connection closed")
 
     monkeypatch.setattr(agreement, "_NOTICE_SECONDS", 0.05)

@@ -16,10 +16,10 @@ os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # read when Horovod starts, in the f
 def executions(path, fn) -> collections.Counter:
     """How often each kind of operation was negotiated while `fn` ran; rank 0 knows, others not."""
     hvd.start_timeline(str(path))
-    time.sleep(1)  # Horovod opens the file in its own time
+    time.sleep(3)  # Horovod opens the file in its own time
     fn()
     hvd.stop_timeline()
-    time.sleep(1)
+    time.sleep(3)
     if hvd.rank() > 0:
         return collections.Counter()
     text = path.read_text().rstrip().rstrip(",").removesuffix("]")

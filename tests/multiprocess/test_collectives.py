@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.ranked_values import sum_of, value
+from tests.thorough import thorough
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.topology import Group
 
@@ -126,6 +127,17 @@ def test_all_gather_in_pieces(comm, topology, bytes_by_rank):
 
     gathered = comm.all_gather(tf.constant(block(topology.rank)))
     np.testing.assert_array_equal(gathered, np.concatenate([block(r) for r in range(topology.num_workers)]))
+
+
+@thorough
+def test_all_gather_beyond_2_gib(comm, topology):
+    """The first block is so large that others begin beyond what 32 bits can tell."""
+    own = value(topology.rank, 4) if topology.rank else np.zeros([(1 << 29) + 2], "float32")
+    gathered = comm.all_gather(tf.constant(own))
+    assert gathered.shape[0] == (1 << 29) + 2 + 4 * (topology.num_workers - 1)
+    for rank in range(1, topology.num_workers):
+        begin = (1 << 29) + 2 + 4 * (rank - 1)
+        np.testing.assert_array_equal(gathered[begin : begin + 4], value(rank, 4))
 
 
 @pytest.mark.parametrize("mode", MODES)

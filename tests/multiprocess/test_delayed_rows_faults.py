@@ -1,5 +1,7 @@
 """Delayed rows: faults that change the result, so that a comparison shows them, and one that does not."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ from tests.multiprocess.delayed_runs import (
     pair,
     trained,
 )
-from tf_sparse_strategy.embedding import lookup
-from tf_sparse_strategy.embedding.lookup import _Exchange
+from tf_sparse_strategy.embedding import exchange
+from tf_sparse_strategy.embedding.party import Alone, Node
 from tf_sparse_strategy.scheduling import early, table, updates
 from tf_sparse_strategy.scheduling.split import Split
 
@@ -72,17 +74,13 @@ def wrong_next_batch_unnoticed(patch):
 
 
 def next_batch_of_one_worker(patch):
-    original = _Exchange._ids_of_all
+    for party in (Alone, Node):
 
-    def ids_of_all(exchange, ids):
-        found, counts = original(exchange, ids)
-        for i in range(len(exchange.requests), len(ids) - 1):  # the last list is of numbers
-            found[i] = found[i][: counts[0][i]]
-            for row in counts[1:]:
-                row[i] = tf.zeros_like(row[i])
-        return found, counts
+        def together(self, wanted, following, original=party.together):
+            own = following if int(os.environ["HOROVOD_RANK"]) == 0 else [ids[:0] for ids in following]
+            return original(self, wanted, own)
 
-    patch.setattr(_Exchange, "_ids_of_all", ids_of_all)
+        patch.setattr(party, "together", together)
     without_guard(patch)
 
 
@@ -114,7 +112,7 @@ def early_rows_that_the_step_moves(patch):
             for name in ("early_ids", "early_counts", "own_early_ids"):
                 setattr(self, name, getattr(none, name))
 
-    patch.setattr(lookup, "Split", Careless)
+    patch.setattr(exchange, "Split", Careless)
 
 
 def early_rows_before_the_delayed(patch):

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.delayed_runs import adversarial, pair, trained
+from tests.thorough import P, thorough_if
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.overlap.update import ChunkedUpdate
 from tf_sparse_strategy.scheduling.early import EarlyRows
@@ -32,7 +33,10 @@ def bytes_by_purpose(strategy, **options):
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"fitting": {"epochs": 2}}, {"steps_per_execution": 4}], ids=str)
+SETTINGS = [{}, {"fitting": {"epochs": 2}}, {"steps_per_execution": 4}]
+
+
+@pytest.mark.parametrize("settings", thorough_if(lambda given: P > 2 and given, SETTINGS), ids=str)
 def test_rows_travel_once(strategies, settings):
     """A step early or not: together as many as without delay; a wrong batch announced would send others."""
     without, early = (bytes_by_purpose(strategy, **settings) for strategy in strategies)
@@ -103,7 +107,7 @@ class Writes(keras.callbacks.Callback):
             self.model.set_weights([2 * w for w in self.model.get_weights()])
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("forgotten", thorough_if(lambda forgotten: P > 2 and forgotten, [False, True]))
 def test_written_tables_are_looked_up_again(strategies, monkeypatch, forgotten):
     """With the negative control: rows that outlive the writing are the old ones."""
     if forgotten:

@@ -6,30 +6,10 @@ import numpy as np
 import pytest
 
 import tf_sparse_strategy as tss
-from benchmarks.embedding import memory
-from tf_sparse_strategy.embedding import files, slices
+from tests.multiprocess.divided_tables import MARGIN, ROWS, WIDTH, one_table, own_bytes, rise
+from tf_sparse_strategy.embedding import files, slices, wholes
 
-ROWS, WIDTH = 1 << 16, 1 << 10  # 256 MiB, of which a chunk is a sixteenth
-MARGIN = 100 << 20  # for a chunk, as it is sent, received and put together
 DRAWING = 40 << 20  # for what is drawn or dealt at a time
-
-
-def one_table(strategy, rows=13, width=5, dtype="float32", momentum=0.0):
-    """A table, divided, and its slot if there is momentum."""
-    with strategy.scope():
-        inputs = keras.Input((3,), dtype="int32")
-        model = keras.Model(inputs, tss.layers.ShardedEmbedding(rows, width, dtype=dtype)(inputs))
-        model.compile(keras.optimizers.SGD(momentum=momentum), "mse", run_eagerly=True)
-        model.optimizer.build(model.trainable_variables)
-    return model
-
-
-def rise(run) -> int:
-    """By how much this worker's memory rises at most while `run` does."""
-    memory.forget_peak()
-    before = memory.resident()
-    run()
-    return memory.peak() - before
 
 
 @pytest.mark.parametrize("initializer", [keras.initializers.RandomNormal, keras.initializers.GlorotNormal])
@@ -51,8 +31,7 @@ def test_no_worker_holds_a_whole_table(partners, comm, strategy, shared_tmp, mon
     """Nor a whole slot."""
     whole, path, weights = 4 * ROWS * WIDTH, str(shared_tmp / "m.keras"), str(shared_tmp / "m.weights.h5")
     model = one_table(strategy, ROWS, WIDTH, momentum=0.9)
-    own = 4 * slices.of(model.weights[0]).values[0].shape.num_elements()
-    assert own < 0.6 * whole
+    assert own_bytes(model) < 0.6 * whole
     assert rise(model.get_weights) > whole  # the measure tells
     assert rise(lambda: model.save(path)) < MARGIN
     assert rise(lambda: model.save_weights(weights)) < MARGIN
@@ -72,9 +51,9 @@ def test_no_worker_holds_a_whole_table(partners, comm, strategy, shared_tmp, mon
 )
 def test_each_type_comes_back(strategy, topology, shared_tmp, monkeypatch, dtype, max_shard_size, by_rows):
     asked = []
-    pass_rows = slices.Slices.pass_rows
+    pass_rows = wholes.Wholes.pass_rows
     monkeypatch.setattr(
-        slices.Slices, "pass_rows", lambda self, *args: asked.append(1) or pass_rows(self, *args)
+        wholes.Wholes, "pass_rows", lambda self, *args: asked.append(1) or pass_rows(self, *args)
     )
     model, other = (one_table(strategy, dtype=dtype) for _ in range(2))
     path = str(shared_tmp / ("model.weights.h5" if max_shard_size is None else "model.weights.json"))
@@ -97,7 +76,7 @@ def test_a_bfloat16_file_is_read_into_a_float32_table(strategy, shared_tmp):
 def test_tf_keras_and_plain_stores(strategy, shared_tmp, topology):
     """tf_keras hands over a group of its file; some stores are no files at all."""
     held = slices.of(one_table(strategy).weights[0])
-    whole = held.slices.whole(held)
+    whole = held.slices.wholes.of(held)
     with h5py.File(shared_tmp / f"{topology.rank}.h5", "w") as file:
         for store in (file.create_group("vars"), {}):
             files.write(store, "0", held)
@@ -121,7 +100,7 @@ def test_a_file_that_fails_keeps_nobody_waiting(
 ):
     """The others send all the same; the failure is told, and leaves the last file that was whole."""
     model, path = one_table(strategy, momentum=0.9), shared_tmp / "model.weights.h5"
-    monkeypatch.setattr(slices, "CHUNK", 10)  # several rows are still to come when the first fails
+    monkeypatch.setattr(wholes, "CHUNK", 10)  # several rows are still to come when the first fails
     model.save_weights(path)
     strategy.extended.collectives.barrier()
     saved = path.read_bytes()

@@ -15,7 +15,7 @@ from tests.multiprocess.embedding_models import (
     tokens,
     whole_state,
 )
-from tests.multiprocess.saving_models import assert_same_state
+from tests.multiprocess.saving_models import assert_same_state, interruption
 from tf_sparse_strategy.embedding import slices
 
 
@@ -196,11 +196,6 @@ def test_get_and_set_weights(strategy):
 def test_callbacks(strategy, shared_tmp):
     """What callbacks save in the midst of fit; a run resumed from a backup ends as the whole run."""
 
-    class Interruption(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 2:
-                raise RuntimeError("interrupted")
-
     def fit(model, *callbacks):
         return model.fit(dataset(16), epochs=3, verbose=0, callbacks=list(callbacks))
 
@@ -211,7 +206,7 @@ def test_callbacks(strategy, shared_tmp):
     path = str(shared_tmp / "best.keras")
     fit(model, keras.callbacks.ModelCheckpoint(path, save_best_only=True, monitor="loss"))
     with pytest.raises(RuntimeError, match="interrupted"):
-        fit(sharded(strategy), backup(), Interruption())
+        fit(sharded(strategy), backup(), interruption(keras, at_epoch=2))
     resumed = sharded(strategy, seed=9)
     fit(resumed, backup())
     assert_same_state(whole_state(resumed), whole_state(model))

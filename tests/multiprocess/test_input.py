@@ -314,3 +314,19 @@ def test_shuffle_without_a_seed(comm, strategy):
     for epoch in epochs:
         assert sorted(epoch) == list(range(24))
     assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("name", ["", "cache"], ids=["memory", "file"])
+def test_rows_in_a_cache_are_not_shared_out_by_files(comm, strategy, topology, shared_tmp, tmp_path, name):
+    """It may hold those of all, and gives them whoever reads."""
+    paths = [shared_tmp / str(number) for number in range(topology.num_workers)]
+    if topology.rank == 0:
+        for path in paths:
+            path.write_text("1\n2\n")
+    comm.barrier()
+    lines = tf.data.TextLineDataset([str(path) for path in paths]).map(tf.strings.to_number)
+    data = lines.cache(name and str(tmp_path / name)).batch(2 * topology.num_workers)
+    assert len(list(data)) == 1  # now it is complete
+    distributed = strategy.experimental_distribute_dataset(data)
+    count = sum(int(tf.size(strategy.experimental_local_results(x)[0])) for x in distributed)
+    assert int(comm.all_reduce(tf.constant(count))) == 2 * topology.num_workers

@@ -54,6 +54,20 @@ def test_a_pydataset_with_workers_gives_each_batch_once(strategy, workers, build
     assert logs["seen"] == logs["val_seen"] == [0, 0]
 
 
+@pytest.mark.parametrize("what", ["rows", "steps"])
+def test_workers_must_make_as_many_steps(keras, strategy, topology, what):
+    """Each has loaded other rows, or counts the steps of its part."""
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    few = 4 if topology.rank else 2
+    rows, steps = (np.ones([few * BATCH, 1]), None) if what == "rows" else (np.ones([8 * BATCH, 1]), few)
+    match = r"steps of an epoch: 2 on rank 0; 4 on rank 1"
+    with pytest.raises(ValueError, match=match) if topology.num_workers > 1 else nullcontext():
+        model.fit(rows, rows, batch_size=BATCH, steps_per_epoch=steps, verbose=0)
+    model.fit(np.ones([8, 1]), np.ones([8, 1]), batch_size=BATCH, verbose=0)
+
+
 def test_a_generator_is_read_from_its_beginning(comm, topology, strategy):
     taken = []
 
@@ -104,7 +118,10 @@ def test_inputs_of_any_length_still_build_a_model(strategy):
     assert model.layers[0].kernel.shape == (3, 1)
 
 
-def test_a_loss_as_a_metric_is_that_of_all_rows(comm, strategy):
+@pytest.mark.parametrize("rows", [25, 24])
+def test_a_loss_as_a_metric_is_that_of_all_rows(comm, strategy, rows):
+    """With a tail of one row, and in batches that are divided evenly, which are not tagged."""
+
     def run(scope):
         with scope():
             model = oracle.mlp(keras3)
@@ -115,8 +132,9 @@ def test_a_loss_as_a_metric_is_that_of_all_rows(comm, strategy):
 
             metrics = [huber, own, "mae", keras3.metrics.MeanSquaredError()]
             model.compile("sgd", "mse", metrics=metrics)
-        data = oracle.dataset(25, 8)  # a tail of one row
-        return oracle.outcome(model, model.fit(data, validation_data=data, epochs=2, verbose=0))
+        x, y = oracle.regression(rows)
+        settings = {"batch_size": 8, "validation_batch_size": 8, "shuffle": False, "verbose": 0}
+        return oracle.outcome(model, model.fit(x, y, validation_data=(x, y), epochs=2, **settings))
 
     oracle.compare(comm, strategy, run)
 
@@ -184,16 +202,14 @@ class Shuffled(tf_keras.utils.Sequence):
         np.random.shuffle(self.order)
 
 
-def test_a_sequence_of_tf_keras_is_read_alike(comm, topology, strategy):
+def test_a_sequence_of_tf_keras_is_read_alike(comm, partners, strategy):
     with strategy.scope():
         model = tf_keras.Sequential([tf_keras.layers.Input([1]), tf_keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     data = Shuffled()
-    told = pytest.warns(UserWarning, match="read by one") if topology.num_workers > 1 else nullcontext()
-    with told:
+    with pytest.warns(UserWarning, match="read by one"):
         model.fit(data, epochs=4, workers=3, verbose=0)
-    if topology.num_workers > 1:
-        oracle.assert_identical(comm, np.array(data.read))
+    oracle.assert_identical(comm, np.array(data.read))
 
 
 def test_steps_per_execution_of_each_workers_own_are_refused(topology, strategy):
@@ -221,7 +237,7 @@ def test_tf_keras_shuffles_arrays_otherwise_in_each_fit(comm, topology, seed):
     """Where the user has set no seed: by ours, the same on all workers, calls of `fit` would be alike."""
     class Noting(tf_keras.Model):
         def train_step(self, data):
-            return {"loss": tf.reduce_mean(data[0])}
+            return {"loss": tf.reduce_mean(data)}  # of all rows: few batches have the same
 
     tf.random.set_seed(seed)
     strategy = tss.SparseStrategy()

@@ -193,21 +193,6 @@ def test_components_of_different_numbers_of_rows_are_refused(strategy, topology)
             next(iter(strategy.experimental_distribute_dataset(dataset)))
 
 
-def test_rows_in_a_cache_file_are_not_shared_out_by_files(comm, strategy, topology, shared_tmp, tmp_path):
-    """It may hold those of all, and gives them whoever reads."""
-    paths = [shared_tmp / str(number) for number in range(topology.num_workers)]
-    if topology.rank == 0:
-        for path in paths:
-            path.write_text("1\n2\n")
-    comm.barrier()
-    lines = tf.data.TextLineDataset([str(path) for path in paths]).map(tf.strings.to_number)
-    data = lines.cache(str(tmp_path / "cache")).batch(2 * topology.num_workers)
-    assert len(list(data)) == 1  # now it is complete
-    distributed = strategy.experimental_distribute_dataset(data)
-    count = sum(int(tf.size(strategy.experimental_local_results(x)[0])) for x in distributed)
-    assert int(comm.all_reduce(tf.constant(count))) == 2 * topology.num_workers
-
-
 @pytest.mark.parametrize("kind", ["python", "numpy", "tensorflow", "keras"])
 def test_a_table_that_the_first_worker_draws_leaves_generators_in_step(
     comm, strategy, topology, kind, shared_tmp

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 
 ROWS, BATCH = 25, 8  # a tail of one row, fewer than the workers
@@ -90,8 +91,6 @@ def test_function_within_a_step_is_traced_once_and_called_in_many(comm, strategy
 
 
 def test_workers_of_different_seeds_are_told(comm, topology, caplog):
-    import tf_sparse_strategy as tss
-
     tf.random.set_seed(topology.rank)
     tss.SparseStrategy()
     told = any("different random seeds" in record.getMessage() for record in caplog.records)
@@ -99,12 +98,88 @@ def test_workers_of_different_seeds_are_told(comm, topology, caplog):
     tf.random.set_seed(0)
 
 
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("of", ["arrays", "dataset"])
+def test_shuffles_of_workers_that_were_seeded_apart_are_told(comm, topology, caplog, of, apart):
+    """Seeded after the strategy, which gives them one seed: each takes its part of another order."""
+    strategy = tss.SparseStrategy()
+    with strategy.scope():
+        model = keras3.Sequential([keras3.Input([1]), keras3.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones([4 * topology.num_workers, 1], "float32")
+    if not apart or topology.rank > 0:  # the first keeps the one that it was given
+        tf.random.set_seed(topology.rank * apart)
+    if of == "arrays":
+        model.fit(x, x, batch_size=2 * topology.num_workers, verbose=0)
+    else:
+        data = tf.data.Dataset.from_tensor_slices((x, x)).shuffle(8, seed=1).batch(2 * topology.num_workers)
+        model.fit(data, verbose=0)
+    told = any("seeds of shuffles" in record.getMessage() for record in caplog.records)
+    assert told == (apart and topology.num_workers > 1)
+    tf.random.set_seed(0)
+
+
+APART = ["unseeded", "seeded", "a part", "a part of files", "files as listed", "a part for all"]
+
+
+@pytest.mark.parametrize("what", APART)
+def test_data_that_workers_read_apart_is_told(comm, strategy, topology, shared_tmp, caplog, what):
+    """Made without a seed before the strategy; or sharded as for Horovod, and then once more."""
+    rank, p = topology.rank, topology.num_workers
+    data = tf.data.Dataset.range(4 * p)
+    if "files" in what:
+        paths = [shared_tmp / str(number) for number in range(p)]
+        paths[rank].write_text("1\n" * 4 * p)
+        comm.barrier()
+        names = [str(path) for path in paths]
+        data = tf.data.TextLineDataset(names if "part" in what else names[rank:] + names[:rank])
+    if "seed" in what:
+        tf.random.set_seed(None)
+        data = data.shuffle(4 * p, seed=None if what == "unseeded" else 1)
+        tf.random.set_seed(0)
+    elif "part" in what:
+        data = data.shard(p, 0 if what == "a part for all" else rank)
+    for _ in strategy.experimental_distribute_dataset(data.batch(p)):
+        pass
+    words = {"unseeded": "without a seed was made before", "a part": "leave out `shard`"}
+    words |= {"a part of files": words["a part"], "files as listed": "sort names of files"}
+    told = any(words.get(what, "missed and repeated") in record.getMessage() for record in caplog.records)
+    assert told == (p > 1 and what in words and (what != "unseeded" or rank == 0))
+
+
+class Seen(keras3.metrics.Metric):
+    """How many rows it has seen: of one worker."""
+
+    def __init__(self):
+        super().__init__(name="seen")
+        self.rows = keras3.Variable(0.0, trainable=False)
+
+    def update_state(self, y, predicted, sample_weight=None):
+        self.rows.assign_add(tf.cast(tf.shape(y)[0], tf.float32))
+
+    def result(self):
+        return self.rows.value
+
+    def reset_state(self):
+        self.rows.assign(0.0)
+
+
+@pytest.mark.parametrize("made", [Seen, lambda: keras3.metrics.R2Score(name="seen")], ids=["own", "Keras's"])
+def test_metrics_to_whose_state_no_other_worker_adds_are_told(topology, strategy, caplog, made):
+    with strategy.scope():
+        model = keras3.Sequential([keras3.Input([1]), keras3.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[made()])
+    x = np.arange(4.0 * topology.num_workers, dtype="float32")[:, np.newaxis]
+    for _ in range(2):
+        model.fit(x, x, verbose=0)
+    told = [record for record in caplog.records if "The metric 'seen'" in record.getMessage()]
+    assert len(told) == (made is Seen and topology.num_workers > 1)
+
+
 @pytest.mark.parametrize("seed", [None, 42])
 def test_unseeded_workers_draw_the_same(comm, topology, seed):
     """By each generator that has not been seeded, whatever the others."""
     import random
-
-    import tf_sparse_strategy as tss
 
     tf.random.set_seed(seed)
     random.seed(topology.rank)
@@ -121,8 +196,6 @@ def test_seeded_workers_draw_what_they_were_seeded_for():
     import random
 
     import keras
-
-    import tf_sparse_strategy as tss
 
     drawn = []
     for _ in range(2):
@@ -153,8 +226,6 @@ def test_the_mean_of_a_short_batch_is_of_its_rows(strategy, topology):
 
 def test_a_worker_without_a_seed_beside_others_draws_its_own(comm, topology):
     import tf_keras
-
-    import tf_sparse_strategy as tss
 
     tf.random.set_seed(None if topology.rank else 3)
     strategy = tss.SparseStrategy()

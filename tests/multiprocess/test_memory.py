@@ -48,7 +48,7 @@ def test_every_bit_comes_back(comm, topology, variables, scheme, when):
     for one, two in zip(kept(reducer), kept(other), strict=True):
         np.testing.assert_array_equal(one.reshape(-1).view(np.int32), two.reshape(-1).view(np.int32))
     np.testing.assert_array_equal(onward, again)
-    assert not any(record["arrays"] for record in other.memory._restored), "all workers' are not held on to"
+    assert not other.memory._restored, "all workers' residuals are not held on to"
 
 
 def test_what_is_long_is_gathered_in_pieces(comm, topology, variables, monkeypatch):

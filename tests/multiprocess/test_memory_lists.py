@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import apart, kept, moved, step
 from tf_sparse_strategy.communication import (
     Auto,
@@ -12,6 +13,7 @@ from tf_sparse_strategy.communication import (
     LinkModel,
     OkTopK,
     Piecewise,
+    TopKAllGather,
 )
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.communication.switching import own_name
@@ -152,6 +154,30 @@ def test_a_function_that_is_traced_again_counts_on_by_itself(topology, variables
     assert counts() == ({3, 4} if topology.num_workers > 1 else set())  # the second began with the first's
     one(tf.ones([3]))
     assert counts() == ({4} if topology.num_workers > 1 else set())
+
+
+@pytest.mark.parametrize("calls", ["112" * 3 + "LLl", "12L"])
+def test_functions_that_one_worker_alone_traces_again_count_as_the_others(
+    comm, topology, variables, calls
+):
+    """For other rows, as L and l, of two lists in turns: what one worker's trace sees the others do not."""
+    changing = Piecewise([(0, TopKAllGather(0.5)), (9, Dense())], unit="step")
+    reducer = GradientReducer(changing, apart(topology), bucket_bytes=100)
+
+    def task(some):
+        def step(x):
+            reducer.begin_step()
+            reducer.reduce([(tf.fill(v.shape, x[0]), v) for v in some])
+
+        return tf.function(step)
+
+    tasks = {"1": task(variables), "2": task(variables[:-1])}
+    tasks["L"], tasks["l"] = tasks["1"], tasks["2"]
+    for name in calls:
+        is_new = name in "Ll" and topology.rank == topology.num_workers - 1
+        tasks[name](tf.ones([3 if is_new else 4]))
+    states = [state for bucket, state in reducer.memory.buckets if not bucket.is_exact]
+    oracle.assert_identical(comm, np.array([int(state["step"]) for state in states]))
 
 
 SLOW_BETWEEN_NODES = LinkModel(0.0, 1e-10, 0.0, 1e-4)

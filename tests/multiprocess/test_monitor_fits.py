@@ -130,3 +130,42 @@ def test_what_is_trained_counts_after_a_layer_is_thawed(topology, caplog):
         body.trainable = True
     if topology.num_nodes > 1:
         assert found[0]["sparse_part"][0] > 0 == found[1]["sparse_part"][0]
+
+
+def test_a_monitor_warns_of_changes_alone(topology, caplog):
+    """Not of more layers that are trained, nor of another strategy, whose changes are counted anew."""
+    monitor = tss.callbacks.CommunicationMonitor()
+    for _ in range(2):
+        strategy = tss.SparseStrategy(communication=Piecewise([(0, HiTopK(0.1)), (1, Dense())]))
+        with strategy.scope():
+            body = keras3.layers.Dense(4, trainable=False)
+            model = keras3.Sequential([keras3.Input([5]), body, keras3.layers.Dense(4)])
+        for epoch in range(3):
+            with strategy.scope():
+                model.compile(keras3.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
+            options = {"initial_epoch": epoch, "epochs": epoch + 1, "callbacks": [monitor], "verbose": 0}
+            model.fit(dataset(), **options)
+            body.trainable = epoch == 1  # from the third on
+    said = [message for message in caplog.messages if "gradients are now summed by" in message]
+    told = topology.rank == 0 and topology.num_workers > 1
+    assert ["HiTopK" in message.split("before by")[1] for message in said] == [True] * (2 * told)
+
+
+def test_steps_of_calls_that_are_not_full(strategy, keras, shared_tmp):
+    """Seven steps an epoch, three at a time: steps 7 to 13 are the second epoch's."""
+    path = shared_tmp / "trace.json"
+    monitor = tss.callbacks.CommunicationMonitor(trace=path, trace_steps=(7, 14))
+    model = compiled(strategy, keras, steps_per_execution=3)
+    begun = []
+
+    class Epochs(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            begun.append(monitor._step)
+
+    data = dataset(7 * 8)
+    model.fit(data, epochs=3, callbacks=[monitor, Epochs()], verbose=0)
+    assert begun == [0, 7, 14]
+    strategy.extended.collectives.barrier()
+    bars = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+    calls = {e["name"] for e in bars if e["cat"] == "step"} - {"step 6"}  # which might have had three
+    assert calls == {"step 7", "step 10", "step 13"}

@@ -78,6 +78,25 @@ def test_same_as_one_process(comm, keras, optimizer, communication, settings):
             oracle.assert_identical(comm, value)
 
 
+@pytest.mark.parametrize("rows", [24, 25])
+def test_masked_batch_normalization(comm, keras, rows):
+    """Synchronized: as many rows as are kept differ from worker to worker, and one may have none."""
+
+    def run(scope):
+        with scope():
+            inputs = keras.Input((oracle.FEATURES,))
+            parts = keras.layers.Masking(10.0)(keras.layers.Reshape((-1, 2))(inputs))
+            normal = synchronized(keras)(parts)
+            model = oracle.start(keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(normal))))
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        x, y = oracle.regression(rows)
+        kept = np.arange(x.size // 2).reshape(rows, -1, 1) % 5 > 1
+        x = np.where(kept, x.reshape(rows, -1, 2), 10).reshape(x.shape)
+        return oracle.outcome(model, model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0))
+
+    oracle.compare(comm, tss.SparseStrategy(), run)
+
+
 def _local(self, pairs):
     return [gradient for gradient, _ in pairs]
 

@@ -50,6 +50,7 @@ def test_what_waits_for_what(partners):
         needed = ancestors(read)
         assert [gather in needed for gather in gathers] == [i <= layer for i in range(LAYERS)]
     sums = [op for op in ops if op.type == "HorovodAlltoall"]
+    assert len(sums) == LAYERS
     for number, op in enumerate(sums):  # the last layer's first
         before = ancestors(op)
         assert not before & set(sums)

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.overlap_runs import adam, built, custom_step, pair
+from tf_sparse_strategy.embedding import slices
 
 
 @pytest.fixture(scope="module")
@@ -206,11 +207,12 @@ def test_a_function_called_twice_in_one_run(partners, strategies):
     strategy.synchronize()
 
 
-def test_settings_that_change_after_building(strategies, partners):
+@pytest.mark.parametrize("momentum", [0.5, np.float32(0.5)])
+def test_settings_that_change_after_building(strategies, partners, momentum):
     results = []
     for strategy in strategies:
         model, optimizer = built(strategy, lambda: keras.optimizers.SGD(0.1, momentum=0.9))
-        optimizer.momentum, optimizer.learning_rate = 0.5, 0.2
+        optimizer.momentum, optimizer.learning_rate = momentum, 0.2
         step = custom_step(strategy, model, optimizer)
         for _ in range(3):
             step(tf.ones([2, oracle.FEATURES]))
@@ -218,6 +220,30 @@ def test_settings_that_change_after_building(strategies, partners):
         results.append(model.get_weights())
     for ours, expected in zip(*results, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_setting_that_the_constructor_refuses(partners, strategies):
+    strategy = strategies[1]
+    with strategy.scope():
+        model = oracle.mlp(keras)
+        optimizer = keras.optimizers.AdamW(weight_decay=0.1)
+        optimizer.weight_decay = None
+        with pytest.raises(ValueError, match="makes another AdamW .*weight_decay.*after optimizer.build"):
+            optimizer.build(model.trainable_variables)
+
+
+def test_float8_models(partners, strategies):
+    """Their scales are replaced by their gradients, and have no slots."""
+    x, results = np.random.default_rng(0).normal(size=[16, 4]).astype("float32"), []
+    for strategy in strategies:
+        with strategy.scope():
+            model = oracle.start(keras.Sequential([keras.Input([4]), keras.layers.Dense(3)]))
+            model.quantize("float8")
+            model.compile(adam(), "mse")
+        model.fit(x, x[:, :3], batch_size=8, epochs=2, shuffle=False, verbose=0)
+        results.append([tf.cast(slices.local(w.value), tf.float32).numpy() for w in model.weights])
+    for ours, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_step_that_fails_leaves_what_there_was(partners, strategies):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+ON_READ = tf.VariableSynchronization.ON_READ
+
 
 def last_logs(strategy, keras, of_batch, eagerly=False):
     """What `of_batch(model, replica context, rows)` returns in the second of two steps.
@@ -122,3 +124,22 @@ def test_what_a_step_has_added_up_counts(strategy, keras, is_scaled):
     logs, last = last_logs(strategy, keras, of_batch)
     workers = last - 1
     assert logs == {"moved": 2 * workers**2}  # twice 1 + 3 + ...: the first rows and the ranks
+
+
+def test_what_is_no_sum_of_rows_changes_in_each_step(strategy, keras):
+    """Or workers' counts of steps would differ, and the first alone apply gradients that it has added up."""
+    with strategy.scope():
+        made = [
+            tf.Variable(0.0, trainable=False, synchronization=ON_READ, aggregation=aggregation)
+            for aggregation in (tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.NONE)
+        ]
+
+    def of_batch(model, replica, rows):
+        count, own = made
+        count.assign_add(1.0)
+        own.assign(2.0 * count.read_value())
+        least = tf.reduce_min(replica.all_gather(tf.stack([count, own])[tf.newaxis], axis=0), axis=0)
+        return {"count": least[0], "own": least[1]}
+
+    logs, _ = last_logs(strategy, keras, of_batch)
+    assert logs == {"count": 2.0, "own": 4.0}

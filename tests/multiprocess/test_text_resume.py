@@ -1,11 +1,25 @@
 """GNMT, the Transformer and BERT go on after they were cut off as if they had not been."""
 
+import dataclasses
+
 import pytest
 
 from examples.bert import train as bert
+from examples.common import strategy as strategies
 from examples.gnmt import train as gnmt
 from examples.transformer import train as transformer
 from tests.multiprocess import cut_runs, text_runs
+
+
+def test_a_run_of_other_texts_is_another(tmp_path, shared_tmp):
+    """Its words have other numbers."""
+    for lines in (800, 600):
+        _, settings = text_runs.short("bert", tmp_path, lines=lines)
+        settings = dataclasses.replace(settings, resume=True, check=False, output_dir=str(shared_tmp))
+        if lines == 800:
+            bert.train(settings, strategies.start(settings))
+    with pytest.raises(ValueError, match="samples='samples of .* must be 'samples of"):
+        bert.train(settings, strategies.start(settings))
 
 
 @pytest.mark.parametrize("recipe", [gnmt, transformer, bert], ids=text_runs.NAMES)

@@ -96,7 +96,8 @@ def check_runtime(reports: Sequence[Report]) -> Iterable[Finding]:
         if 0 < gpus < workers:
             yield _fail(
                 f"{host}: {workers} workers for {gpus} GPUs",
-                f"start {gpus} workers there, or set CUDA_VISIBLE_DEVICES=-1 to train on CPUs",
+                f"start {gpus} workers there; to train on CPUs, set CUDA_VISIBLE_DEVICES=-1 (horovodrun "
+                "hands it to no other machine: let it start `env CUDA_VISIBLE_DEVICES=-1 python ...`)",
             )
 
 
@@ -217,12 +218,21 @@ def check_calls(reports: Sequence[Report]) -> Iterable[Finding]:
     for report in reports:
         for call in report["calls"]:
             if call["error"] and (other := by_rank.get(call["rank"])):
-                yield _fail(
+                text = (
                     f"{report['host']} cannot connect to {other['host']} at {other['address']} "
-                    f"({call['error']})",
-                    "allow TCP on all ports between the nodes: Horovod's are not fixed "
-                    "(cloud: a rule in the security group for its own members; ufw, firewalld)",
+                    f"({call['error']})"
                 )
+                fix = (
+                    "allow TCP on all ports between the nodes: Horovod's are not fixed "
+                    "(cloud: a rule in the security group for its own members; ufw, firewalld)"
+                )
+                chosen = other["interface"] or other["launched"] or other["address"] == other["name_address"]
+                own, others = (set(_outward(r).values()) for r in (report, other))
+                if chosen or not others - own - {other["address"]}:  # e.g. but for Docker's, alike on all
+                    yield _fail(text, fix)
+                else:  # it may be a NAT's, which several virtual machines have alike
+                    first = "name the interface that joins the machines with HOROVOD_GLOO_IFACE"
+                    yield _warn(f"{text}; horovodrun tries its other addresses, too", f"{first}; else {fix}")
 
 
 def check_clocks(reports: Sequence[Report]) -> Iterable[Finding]:

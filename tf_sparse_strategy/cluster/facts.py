@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -128,5 +129,7 @@ def free_ports(address: str, wanted: int) -> tuple[int, str | None]:
             try:
                 opened.enter_context(socket.create_server((address, 0)))
             except OSError as error:
+                if error.errno == errno.EMFILE:  # a limit of one process, where workers are several
+                    break
                 return number, os.strerror(error.errno)
     return wanted, None

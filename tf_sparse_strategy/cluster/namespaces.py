@@ -117,10 +117,10 @@ class _Space:
     def pid(self) -> int:
         return self._holder.pid
 
-    def call(self, *command: str, lines: list[str]) -> None:
-        """Runs a command in this network with `lines` as its input."""
+    def batch(self, tool: str, lines: list[str]) -> None:
+        """Has `ip` or `tc` do what the lines say, in this network."""
         result = subprocess.run(
-            [_tool("nsenter"), f"--net=/proc/{self.pid}/ns/net", _tool(command[0]), *command[1:]],
+            [_tool("nsenter"), f"--net=/proc/{self.pid}/ns/net", _tool(tool), "-batch", "-"],
             input="\n".join(lines) + "\n",
             capture_output=True,
             text=True,
@@ -128,7 +128,7 @@ class _Space:
         )
         if result.returncode:
             reason = " ".join(result.stderr.split())
-            raise NetlabError(f"`{' '.join(command)}` failed in a namespace: {reason}.")
+            raise NetlabError(f"`{tool} -batch -` failed in a namespace: {reason}.")
 
     def close(self) -> None:
         self._holder.kill()
@@ -152,8 +152,8 @@ class Node(_Space):
             f"route replace {_SUBNET} dev {INTERFACE} {own}",
             f"route replace local {self.address} dev {INTERFACE} table local {own}",
         ]
-        self.call("ip", "-batch", "-", lines=lines)
-        self.call("tc", "-batch", "-", lines=[f"qdisc add dev {INTERFACE} root {queue}"])
+        self.batch("ip", lines)
+        self.batch("tc", [f"qdisc add dev {INTERFACE} root {queue}"])
 
     def command(self, *command: str) -> list[str]:
         """Returns the command that runs `command` on this node, in the directory of the caller."""
@@ -230,33 +230,24 @@ class Network:
         return space
 
     def _connect(self, queue: str) -> None:
-        self._switch.call(
-            "ip",
-            "-batch",
-            "-",
-            lines=["link add switch type bridge mcast_snooping 0", "link set switch up"]
-            + [
-                line
-                for node in self.nodes
-                for line in (
-                    f"link add {node.name} type veth peer name {INTERFACE} netns {node.pid}",
-                    f"link set {node.name} master switch up",
-                )
-            ],
-        )
-        down = [f"qdisc add dev {node.name} root {queue}" for node in self.nodes]
-        self._switch.call("tc", "-batch", "-", lines=down)
+        lines = ["link add switch type bridge mcast_snooping 0", "link set switch up"]
+        for node in self.nodes:
+            lines += [
+                f"link add {node.name} type veth peer name {INTERFACE} netns {node.pid}",
+                f"link set {node.name} master switch up",
+            ]
+        self._switch.batch("ip", lines)
+        self._switch.batch("tc", [f"qdisc add dev {node.name} root {queue}" for node in self.nodes])
         for node in self.nodes:
             node.connect(queue)
 
     def cut(self, node: int) -> None:
         """Takes a node off the network without a trace: its frames, and those to it, are lost."""
-        self._switch.call("ip", "-batch", "-", lines=[f"link set {self.nodes[node].name} nomaster"])
+        self._switch.batch("ip", [f"link set {self.nodes[node].name} nomaster"])
 
     def mend(self, node: int) -> None:
         """Undoes `cut`."""
-        name = self.nodes[node].name
-        self._switch.call("ip", "-batch", "-", lines=[f"link set {name} master switch"])
+        self._switch.batch("ip", [f"link set {self.nodes[node].name} master switch"])
 
     def traffic(self) -> list[LinkBytes]:
         """Bytes that crossed each node's link so far, counted at the switch."""

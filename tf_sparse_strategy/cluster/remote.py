@@ -23,8 +23,8 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # The first two are horovodrun's: what fails here fails there.
 _OPTIONS = ("PasswordAuthentication=no", "StrictHostKeyChecking=no", "ConnectTimeout=10")
 _SSH = ("ssh", *(word for option in _OPTIONS for word in ("-o", option)))
-# What horovodrun hands on, as far as it matters here.
-_HANDED_ON = re.compile(r"(CUDA|HOROVOD|KERAS|NCCL|TF)_.*|LD_LIBRARY_PATH|PATH")
+# What horovodrun hands on, as far as it matters here; CUDA_VISIBLE_DEVICES it does not.
+_HANDED_ON = re.compile(r"(CUDA(?!_VISIBLE_DEVICES)|HOROVOD|KERAS|NCCL|TF)_.*|LD_LIBRARY_PATH|PATH")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Ways of summing gradients over the workers, behind one interface."""
 
+import difflib
+
 from tf_sparse_strategy.communication.auto import Auto
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
@@ -28,14 +30,17 @@ def get(communication: str | Communication) -> Communication:
     if isinstance(communication, Communication):
         return communication
     if not isinstance(communication, str):
+        kind = "class" if isinstance(communication, type) else type(communication).__name__
         raise TypeError(
-            f"communication={communication!r} is a {type(communication).__name__}; pass one of "
-            f"{sorted(_BY_NAME)} or an instance such as tss.communication.Torus2D()."
+            f"communication={communication!r} is a {kind}; pass one of {sorted(_BY_NAME)} or an "
+            "instance such as tss.communication.Torus2D()."
         )
     if communication not in _BY_NAME:
+        near = difflib.get_close_matches(communication.lower(), _BY_NAME, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"communication={communication!r} is unknown; allowed are {sorted(_BY_NAME)} or an "
-            "instance of tss.communication.Communication."
+            f"instance of tss.communication.Communication.{hint}"
         )
     return _BY_NAME[communication]()
 

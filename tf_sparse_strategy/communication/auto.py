@@ -40,6 +40,7 @@ class _Measured:
     def __post_init__(self):
         # Buckets are planned by these, whatever is found later: residuals belong to a plan.
         self.planned = self.models
+        self.told: set[BucketSpec] = set()  # of which the first choice is in the log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +148,8 @@ class Auto(Switching):
         if self.measured is None:
             raise RuntimeError("Auto has measured nothing yet: call prepare(collectives) on all workers.")
         number, reason = self._choose(bucket, topology)
-        if topology.rank == 0:
+        if topology.rank == 0 and bucket not in self.measured.told:  # also made to clear those there are
+            self.measured.told.add(bucket)
             logging.warning("%s elements of gradients go by %s", bucket.num_elements, reason)
         return {CHOICE: residual.variable(tf.constant(number, tf.int64))}
 

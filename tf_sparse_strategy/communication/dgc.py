@@ -29,15 +29,16 @@ class DGC(HiTopK):
     density warm-up see `Piecewise`.
 
     When not to use it: with any optimizer but SGD without momentum, which would apply momentum twice, or
-    rescale what has waited; that is refused, and so are one node, where nothing waits, `tf.IndexedSlices`,
-    which are gathered whole, and tf_keras, which does not say who asks for the sums. Weight decay in the loss
+    rescale what has waited; that is refused, and so are clipping by the optimizer, error_feedback=False, one
+    node, where nothing waits, `tf.IndexedSlices`, which are gathered whole, gradients that are no floats of
+    16 or 32 bits, and tf_keras, which does not say who asks for the sums. Weight decay in the loss
     is delayed like any gradient; use the optimizer's.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
-      momentum: of the velocity, 0 <= momentum < 1.
-      nesterov: whether a step looks ahead.
-      clip_norm: None, or the norm that a bucket's summed gradient is expected to keep below.
+      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`.
+      momentum: of the velocity, 0 <= momentum < 1; default 0.9.
+      nesterov: whether a step looks ahead; default False.
+      clip_norm: None (default), or the norm that a bucket's summed gradient is expected to keep below.
 
     Raises:
       ValueError: an argument is out of range, or the optimizer or the placement of workers is refused.
@@ -64,12 +65,12 @@ class DGC(HiTopK):
             raise ValueError("DGC(error_feedback=False) would correct what is dropped; use HiTopK.")
 
     def validate(self, topology: Topology) -> None:
-        super().validate(topology)
         if self.share(topology).holders == 1:
             raise ValueError(
                 "communication=DGC(...) needs two nodes: on one all is sent at once, and momentum is the "
                 "optimizer's. Use communication='dense' and SGD(momentum=...)."
             )
+        super().validate(topology)
 
     def check_optimizer(self, optimizer) -> None:
         if optimizer is None:
@@ -100,13 +101,13 @@ class DGC(HiTopK):
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = super().state(bucket, topology)
-        if bucket.num_elements and RESIDUAL not in variables:
+        if RESIDUAL in variables:
+            variables[VELOCITY] = residual.variable(tf.zeros_like(variables[RESIDUAL]))
+        elif bucket.num_elements:
             raise ValueError(
                 f"communication=DGC(...): gradients of dtype {bucket.dtype} are summed exactly, and would "
                 "get no momentum. Use float32 variables, or HiTopK."
             )
-        for own in list(variables.values()):
-            variables[VELOCITY] = residual.variable(tf.zeros_like(own))
         return variables
 
     def reduce(self, bucket, state, collectives) -> tf.Tensor:

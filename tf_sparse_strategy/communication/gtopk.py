@@ -51,7 +51,10 @@ class GTopK(MessageCommunication):
     sum are applied, and those of many nodes compete for them. On one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`.
+
+    Raises:
+      ValueError: an argument is not one that `HiTopK` takes.
 
     Example:
       >>> import tf_sparse_strategy as tss

@@ -44,7 +44,7 @@ class Guarded(Switching):
     right for a model is not known beforehand: look at what is logged in the first epochs.
 
     Args:
-      scheme: any sparse scheme.
+      scheme: any sparse scheme but `DGC`.
       limit: of eps.
       every: steps from one check to the next.
       action: what to do beyond the limit: "warn", "density" or "dense".
@@ -196,8 +196,8 @@ class Guarded(Switching):
         if not self.scheme.pays(n, "float32", self.share(topology)):
             return cost
         selecting = cost_model.selection(n, model)
-        check = cost_model.all_reduce(topology, 8 * n, model) + selecting + selecting
-        return cost + check.every(self.every)
+        sums = cost_model.all_reduce(topology, 8 * n, model) + cost_model.all_reduce(topology, 4, model)
+        return cost + (sums + selecting + selecting).every(self.every)
 
 
 def _top(x, k: int):

@@ -31,7 +31,17 @@ class HiTopK(MessageCommunication):
     a node, as in `TopKAllGather`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
+      density: part of the elements that is sent, 0 < density <= 1; default 0.01.
+      error_feedback: whether what is not sent is added to the next gradient. Without it training is biased,
+        and usually ends worse; for comparison. Default True.
+      wire_dtype: dtype of values between nodes: None (float32, default), "float16" or "bfloat16". What
+        rounding takes away stays in the residual.
+      index_coding: "int32" (default), or "delta" for about a quarter of the bits, at some computation.
+      selector: how the largest entries are found: "exact" (default), or estimated, for comparison:
+        "gaussian" or "sampled" (selectors.py).
+
+    Raises:
+      ValueError: an argument is not one of these.
 
     Example:
       >>> import tf_sparse_strategy as tss

@@ -15,19 +15,7 @@ from tf_sparse_strategy.topology import Group
 
 @dataclasses.dataclass(frozen=True)
 class MessageCommunication(SparseCommunication):
-    """Sends the largest entries in messages of a fixed size.
-
-    Args:
-      density, error_feedback: see `SparseCommunication`.
-      wire_dtype: dtype of values between nodes: None (float32), "float16" or "bfloat16". What rounding
-        takes away stays in the residual.
-      index_coding: "int32", or "delta" for about a quarter of the bits, at some computation.
-      selector: how the largest entries are found: "exact", or estimated, for comparison: "gaussian" or
-        "sampled" (selectors.py).
-
-    Raises:
-      ValueError: an argument is not one of these.
-    """
+    """Sends the largest entries in messages of a fixed size; arguments as `HiTopK` describes them."""
 
     wire_dtype: str | None = None
     index_coding: str = "int32"

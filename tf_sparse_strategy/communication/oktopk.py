@@ -44,10 +44,9 @@ class OkTopK(SparseCommunication):
     `ShardedTopK` sends as much as this does at best, in two messages of a fixed size.
 
     Args:
-      density: part of the elements that is sent, 0 < density <= 1.
-      error_feedback: see `SparseCommunication`.
-      threshold_period: steps for which thresholds are used; the paper takes 32 to 128.
-      boundary_period: steps for which boundaries are used; the paper takes 64.
+      density, error_feedback: see `HiTopK`.
+      threshold_period: steps for which thresholds are used; the paper takes 32 to 128; default 32.
+      boundary_period: steps for which boundaries are used; default 64, as in the paper.
       flat: every worker is a holder of its own, M = P and G = 1, as in the paper, wherever it is. Everything
         then goes over the slow links, and residuals take G times the memory.
 
@@ -96,12 +95,8 @@ class OkTopK(SparseCommunication):
         # local one is renewed without the others; the global one takes a collective that all must join.
         due = age % self.threshold_period == 0
         renewed = tf.logical_or(due, state["overdue"] > 0)
-
-        def renew_local():
-            return _kth_largest(acc, k)
-
         stale = tf.logical_or(due, state["local_threshold"] == 0)
-        local = _threshold(k == n, stale, renew_local, state["local_threshold"])
+        local = _threshold(k == n, stale, lambda: _kth_largest(acc, k), state["local_threshold"])
         selected = _exceeds(acc, local)
         chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
         boundaries = tf.cond(
@@ -117,11 +112,12 @@ class OkTopK(SparseCommunication):
         )
         total, _ = _scatter(received, n)
         own_sums = tf.boolean_mask(total, total != 0)
-
-        def renew_global():
-            return _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k)
-
-        overall = _threshold(k == n, renewed, renew_global, state["global_threshold"])
+        overall = _threshold(
+            k == n,
+            renewed,
+            lambda: _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k),
+            state["global_threshold"],
+        )
         winners = tf.cast(tf.where(_exceeds(total, overall))[:, 0], tf.int32)
         rows = _pack(tf.gather(total, winners), winners)
         finite_here = tf.reduce_all(tf.math.is_finite(acc))

@@ -32,7 +32,8 @@ class Piecewise(Switching):
       phases: (start, scheme) pairs, starts ascending from 0. Where some keep residuals per node (HiTopK,
         ShardedTopK, GTopK, OkTopK) and others per worker (TopKAllGather, OkTopK(flat=True)), these take as
         much memory throughout as the latter's.
-      unit: of the starts: "epoch", or "step", a step being one reduction of the gradients.
+      unit: of the starts: "epoch", or "step", a step being one reduction of the gradients, of one list of
+        variables: lists that take turns in functions already traced count each for itself.
       flush: whether an exact phase begins by summing the residuals.
 
     Raises:

@@ -105,7 +105,7 @@ class ShardedTopK(MessageCommunication):
     one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`.
       applied: a, entries of a block's sum that are applied, for each that a node sends of the block;
         at least 1. With 3, coded messages are together shorter than uncoded ones with 1.
 

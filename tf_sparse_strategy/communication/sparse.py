@@ -13,6 +13,7 @@ way: they hardly count beside a model's matrices, and models learn worse where t
 
 import abc
 import dataclasses
+import numbers
 
 import tensorflow as tf
 from absl import logging
@@ -31,23 +32,14 @@ _SPARSE_DTYPES = ("float16", "bfloat16", "float32")
 
 @dataclasses.dataclass(frozen=True)
 class SparseCommunication(Communication):
-    """Sends the largest entries.
-
-    Args:
-      density: part of the elements that is sent, 0 < density <= 1.
-      error_feedback: whether what is not sent is added to the next gradient. Without it training is
-        biased, and usually ends worse; for comparison.
-
-    Raises:
-      ValueError: the density is out of range.
-    """
+    """Sends the largest entries; arguments as `HiTopK` describes them."""
 
     density: float = 0.01
     error_feedback: bool = True
 
     def __post_init__(self):
         name = type(self).__name__
-        if not 0 < self.density <= 1:
+        if not (isinstance(self.density, numbers.Real) and 0 < self.density <= 1):
             raise ValueError(
                 f"{name}(density={self.density!r}) must be in (0, 1], e.g. 0.01 to send one in a hundred."
             )

@@ -24,7 +24,10 @@ class TopKAllGather(HiTopK):
     is ahead for small vectors, low densities and on few nodes with fast links.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `MessageCommunication`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`.
+
+    Raises:
+      ValueError: an argument is not one that `HiTopK` takes.
 
     Example:
       >>> import tf_sparse_strategy as tss

@@ -25,6 +25,9 @@ class Torus2D(Communication):
     When not to use it: with one worker per node, on one node, and for small buckets four phases do the
     work of one.
 
+    Raises:
+      ValueError: (when the strategy is made) nodes have different numbers of workers.
+
     Example:
       >>> import tf_sparse_strategy as tss
       >>> strategy = tss.SparseStrategy(communication=tss.communication.Torus2D())

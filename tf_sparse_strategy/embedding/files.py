@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_sparse_strategy.embedding import slices
+from tf_sparse_strategy.embedding import slices, wholes
 from tf_sparse_strategy.embedding.partition import ColumnPartition
 
 _HDF5_DTYPES = (tf.float16, tf.float32, tf.float64)
@@ -27,7 +27,7 @@ def install_keras3(store_class: Any, get_dataset: Any) -> None:
 
 
 def write(store: Any, key: str, variable: Any) -> None:
-    """Makes the whole of `variable` `store[key]`. Collective, unless the first worker asks (`Slices.asking`).
+    """Makes the whole of `variable` `store[key]`. Collective, unless the first worker asks (`Wholes.asking`).
 
     Args:
       store: what either Keras hands to `save_own_variables`.
@@ -43,7 +43,7 @@ def write(store: Any, key: str, variable: Any) -> None:
     def take(first, end, rows):
         dataset[first:end] = rows
 
-    held.slices.pass_rows(held, take)
+    held.slices.wholes.pass_rows(held, take)
 
 
 def read(store: Any, key: str, variable: Any) -> Any:
@@ -67,7 +67,7 @@ def read(store: Any, key: str, variable: Any) -> Any:
     partition, rank = held.partition, held.slices.rank
     slices.require_whole(variable, dataset)
     kept = np.empty([partition.rows, partition.widths[rank]], dataset.dtype)
-    for first, end in partition.chunks(slices.CHUNK):
+    for first, end in partition.chunks(wholes.CHUNK):
         kept[first:end] = partition.of(dataset[first:end], rank)
     return kept
 

@@ -1,6 +1,6 @@
 """Functional models of Keras 3 look up, together, all divided tables whose ids are inputs of the model.
 
-Layer by layer, each table would have exchanges of its own: three per table and step.
+Layer by layer, each table would have exchanges of its own: three or six per table and step.
 """
 
 from typing import Any

@@ -17,7 +17,8 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
 
         2 (P-1)/P u D s + 4 (P-1) (u + 1) bytes
 
-    for the rows and for their gradients; the table is never reduced. Initial values, results, files and
+    for the rows and for their gradients, fewer to other nodes where each has several workers
+    (docs/embedding.md); the table is never reduced. Initial values, results, files and
     checkpoints are those of the whole table, whatever P is; with one worker, or without the strategy, it is
     an ordinary Embedding. It does not pay for tables with fewer rows than a step has ids, nor for rows so
     short that their ids weigh as much.

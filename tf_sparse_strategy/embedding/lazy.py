@@ -176,7 +176,12 @@ class LazyAdam(keras.optimizers.Adam):
 class Adagrad(keras.optimizers.Adagrad):
     """Keras's Adagrad without the work on rows that have no gradient, which it does not move either.
 
-    The same row twice in one gradient counts as one row with the sum; in Keras's Adagrad as two.
+    For the rows of a gradient g, with accumulator a:
+
+        a <- a + g^2,   w <- w - rate g / sqrt(a + epsilon)
+
+    With clipnorm the gradient becomes dense, and weight_decay moves all rows: then all are worked on. The
+    same row twice in one gradient counts as one row with the sum; in Keras's Adagrad as two.
 
     Args: those of `keras.optimizers.Adagrad`.
 

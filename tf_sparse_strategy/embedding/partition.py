@@ -58,11 +58,11 @@ class ColumnPartition:
         first, end = self.bounds(rank)
         return table[:, first:end]
 
-    def chunks(self, elements: int):
-        """(first, one past the last) row of runs of rows that hold about `elements` elements each."""
-        step = max(1, elements // self.columns)
-        for first in range(0, self.rows, step):
-            yield first, min(first + step, self.rows)
+    def chunks(self, elements: int, first: int = 0, end: int | None = None):
+        """(first, one past the last) row of runs of about `elements` elements each, in rows [first, end)."""
+        step, end = max(1, elements // self.columns), self.rows if end is None else end
+        for start in range(first, end, step):
+            yield start, min(start + step, end)
 
     @property
     def grid(self) -> "ColumnPartition":

@@ -8,20 +8,22 @@ A table [L, D] of s bytes per element, of which each of P workers needs u distin
 | gathered  | ids and gradients of rows, to all  | (P-1) u (D s + 4)                 |
 | reduced   | the table's gradient               | 2 (P-1)/P L D s                   |
 
-in 3, 2 and 1 collectives. The gradient of an Embedding layer's table that is left whole is gathered: of all
-ids of a batch, if the same come several times, so that dividing saves at least what the costs say. It is
-reduced only where the gradient is a dense tensor, as that of tied or regularized tables, which nothing here
-knows of. With two workers dividing saves memory alone.
+in 3, 2 and 1 collectives; on nested topologies columns travel in 6, fewer bytes between nodes (party.py). The
+gradient of an Embedding layer's table that is left whole is gathered: of all ids of a batch, if the same come
+several times, so that dividing saves at least what the costs say. It is reduced only where the gradient is a
+dense tensor, as that of tied or regularized tables, which nothing here knows of. With two workers dividing
+saves memory alone.
 """
 
 import dataclasses
 
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.cost_model import Cost, LinkModel
-from tf_sparse_strategy.topology import Topology
+from tf_sparse_strategy.topology import Group, Topology
 
 _ID = 4  # bytes
-BY_BYTES = LinkModel(local_alpha=0, local_beta=1e-9, cross_alpha=0, cross_beta=1e-9)
+# Bytes within a node count a tenth: its workers share the link to other nodes.
+BY_BYTES = LinkModel(local_alpha=0, local_beta=1e-10, cross_alpha=0, cross_beta=1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Table:
     itemsize: int = 4
 
 
-def costs(table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTES) -> dict[str, Cost]:
+def costs(
+    table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTES, node_ids: int | None = None
+) -> dict[str, Cost]:
     """What a step costs by placement: "columns", "gathered", "reduced".
 
     Args:
@@ -41,6 +45,7 @@ def costs(table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTE
       topology: of any one worker.
       ids: u, distinct ids of one worker in a step.
       links: the measured links (`tss doctor --measure`); by default only bytes count.
+      node_ids: U, those of a node's G workers together; by default G u, as many as there can be.
 
     Example:
       >>> found = costs(Table(rows=800_000, columns=512), Topology((0,) * 8, rank=0), ids=1700)
@@ -50,15 +55,34 @@ def costs(table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTE
     Source: EmbRace (Li et al., ICPP 2022), section 4.1.2, table 2.
     """
     row = table.columns * table.itemsize
-    workers = topology.num_workers
-    to_all = cost_model.all_to_all(topology, workers * _ID * (ids + 1), links)
-    rows = cost_model.all_to_all(topology, ids * row, links)
+    if topology.is_nested:
+        together = topology.local_workers * ids if node_ids is None else node_ids
+        among_nodes = exchange(topology, together, row // topology.local_workers, links, Group.CROSS)
+        columns = among_nodes + exchange(topology, ids, row, links, Group.LOCAL)
+    else:
+        columns = exchange(topology, ids, row, links)
     gathered = [cost_model.all_gather(topology, ids * size, links) for size in (row, _ID)]
     return {
-        "columns": to_all + rows + rows,
+        "columns": columns,
         "gathered": gathered[0] + gathered[1],
         "reduced": cost_model.all_reduce(topology, table.rows * row, links),
     }
+
+
+def exchange(
+    topology: Topology, ids: int, row: int, links: LinkModel, group: Group = Group.GLOBAL
+) -> Cost:
+    """What a lookup and its gradient cost among workers that ask each for itself (columns.py).
+
+    Args:
+      topology, links: as for `costs`.
+      ids: distinct ones of each worker.
+      row: bytes of a row's columns, of all workers of the group together.
+      group: who takes part.
+    """
+    to_all = cost_model.all_to_all(topology, topology.size(group) * _ID * (ids + 1), links, group)
+    rows = cost_model.all_to_all(topology, ids * row, links, group)
+    return to_all + rows + rows
 
 
 def reason_to_keep_whole(

@@ -1,4 +1,4 @@
-"""Variables of which each worker holds a part: made, told apart, gathered and scattered.
+"""Variables of which each worker holds a part: made, and told apart.
 
 A table's variable is a slice of it, and so are the slots that an optimizer makes from that variable; with
 `overlap.ShardedUpdate` other slots are, too. The strategy neither broadcasts their initial values nor sums
@@ -16,18 +16,19 @@ import tensorflow as tf
 
 from tf_sparse_strategy import keras_callers
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.embedding import checkpoints, wholes
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 from tf_sparse_strategy.hooking import while_set
+from tf_sparse_strategy.topology import Group
 
-CHUNK = 1 << 22  # elements of a table that are on their way at a time
-DRAWN = 1 << 16, 1 << 20  # of one that are drawn at a time: at least, at most
+DRAWN = 1 << 16, 1 << 20  # elements of a table that are drawn at a time: at least, at most
 Block = tuple[int, int, tf.Tensor]  # first row, one past the last, a worker's columns of them
-_END = -1
-_VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value in a checkpoint
 
 
 def tensorflows(variable: Any) -> Any:
     """TensorFlow's variable in one of Keras 3; of any other kind itself."""
+    if isinstance(variable, tf.distribute.DistributedValues):  # to ask for what it has not would read it
+        return variable
     return getattr(variable, "_value", variable)
 
 
@@ -49,7 +50,7 @@ def local(variable: Any) -> Any:
 def of(variable: Any) -> Any:
     """The slice behind a variable of either Keras or of TensorFlow; None if all workers hold all of it."""
     variable = tensorflows(variable)
-    return variable if isinstance(getattr(variable, "partition", None), Partition) else None
+    return variable if getattr(type(variable), "is_slice", False) else None
 
 
 def first(variables: Iterable[Any]) -> Any:
@@ -64,9 +65,9 @@ def whole_shape(variable: Any) -> tuple[int, ...]:
 
 
 def whole(variable: Any) -> np.ndarray:
-    """The value of `variable`, or of the whole that it is a slice of: collective as `Slices.whole`."""
+    """The value of `variable`, or of the whole that it is a slice of: collective as `Wholes.of`."""
     held = of(variable)
-    return variable.numpy() if held is None else held.slices.whole(held)
+    return variable.numpy() if held is None else held.slices.wholes.of(held)
 
 
 def divided(variable: Any) -> Any:
@@ -88,44 +89,45 @@ def own(variable: Any, value: Any) -> Any:
     return held.partition.of(value, held.slices.rank)
 
 
-def require_whole(variable: Any, value: Any) -> None:
+def require_whole(
+    variable: Any, value: Any, remedy: str = "Pass the whole of it: each worker takes its part."
+) -> None:
     """Raises ValueError where `value` has another shape than the whole of the slice `variable`."""
     shape = of(variable).partition.shape
     if tuple(value.shape) != shape:
         raise ValueError(
-            f"the variable {variable.name!r} has shape {shape}; got {tuple(value.shape)}. "
-            "Pass the whole of it: each worker takes its part."
+            f"the variable {variable.name!r} has shape {shape}; got {tuple(value.shape)}. {remedy}"
         )
 
 
-def variable_class(mirrored: type, save_spec: type) -> type:
+def variable_class(mirrored: type) -> type:
     """The class of slices.
 
     Args:
       mirrored: TensorFlow's class of variables that all workers hold.
-      save_spec: its class of values that are computed when a checkpoint is written.
     """
 
     class Slice(mirrored):
         """A part of a table or slot; its checkpoint is the whole, written by the first worker."""
 
+        is_slice = True  # of the class: asking a variable of another one for it would read it
         partition: Partition | None = None
         slices: "Slices | None" = None
         delayed_rows: Any = None  # a scheduling.table.DelayedRows
 
-        def _serialize_to_tensors(self):
-            def whole():
-                value = self.slices.written(self)
-                return tf.zeros([0], self.dtype) if value is None else tf.constant(value)
-
-            # A function: restoring asks for names, too, and must not gather.
-            device = self.values[0].device
-            return {_VALUE: save_spec(whole, "", "", dtype=self.dtype, device=device)}
+        def _serialize_to_tensors(self):  # also to be told what to restore
+            return self.slices.wholes.in_checkpoint(self)
 
         def _restore_from_tensors(self, restored_tensors):
             if self.slices.delayed is not None:
                 self.slices.delayed.check_write(self.name)
-            return self.values[0].assign(own(self, restored_tensors[_VALUE]))
+            value = checkpoints.value_read(restored_tensors)
+            if checkpoints.goes_by_slices(self):
+                value = value[:, : self.shape[1]]  # none of the one that was read
+            else:
+                require_whole(self, value, "Restore the checkpoint into a model of the same sizes.")
+                value = self.partition.of(value, self.slices.rank)
+            return self.values[0].assign(value)
 
         def _export_to_saved_model_graph(self, *args, **kwargs):
             if self.partition.workers > 1:
@@ -143,7 +145,6 @@ class _UnderWay(threading.local):
 
     partition = None  # of the slices that it makes
     blocks = None  # that the next one is filled with
-    asking = False  # whether it saves, and the other workers answer
 
 
 class Slices:
@@ -157,14 +158,21 @@ class Slices:
     def __init__(self, collectives: Collectives, counts: Callable[[], tf.Tensor | None]):
         self.collectives = collectives
         self.counts = counts
+        # Whose columns a worker's exchanges are of (party.py).
+        self.group = Group.CROSS if collectives.topology.is_nested else Group.GLOBAL
         self.delayed = None  # the strategy's scheduling.updates.DelayedUpdates, if it delays rows
         self._made = []  # weak references; the workers make them in the same order
+        self.wholes = wholes.Wholes(collectives, self._made)
         self._local = _UnderWay()
 
     @property
     def rank(self) -> int:
         """This worker."""
         return self.collectives.topology.rank
+
+    def widths(self, partition: ColumnPartition) -> list[int]:
+        """How many columns each worker of this one's `group` holds."""
+        return [partition.widths[rank] for rank in self.collectives.topology.ranks(self.group)]
 
     @property
     def are_divided(self) -> bool:
@@ -222,7 +230,7 @@ class Slices:
     ) -> Iterator[Block]:
         """This worker's columns of the first worker's `table`, None on others. Collective."""
         workers, width = range(partition.workers), partition.widths[self.rank]
-        for first, end in partition.chunks(CHUNK):
+        for first, end in partition.chunks(wholes.CHUNK):
             sent, splits = tf.zeros([0], dtype), [0] * len(workers)
             if table is not None:
                 with tf.device("CPU:0"):  # where the table is: a GPU has memory for some columns
@@ -231,96 +239,3 @@ class Slices:
                     sent, splits = tf.concat(parts, 0), [part.shape[0] for part in parts]
             received, _ = self.collectives.all_to_all(sent, splits, purpose="scatter_table")
             yield first, end, tf.reshape(received, [end - first, width])
-
-    # ---- gathering ------------------------------------------------------------------------------
-
-    def whole(self, held: Any) -> np.ndarray:
-        """The whole table of a slice: collective, unless the first worker asks in `asking()`."""
-        return self.gather(held, everywhere=not self._has_asked(held))
-
-    def written(self, held: Any) -> np.ndarray | None:
-        """The whole of a slice for a checkpoint: on the first worker, None on others. Collective or asked."""
-        self._has_asked(held)
-        return self.gather(held, everywhere=False)
-
-    def pass_rows(self, held: Any, take: Callable[[int, int, np.ndarray], None]) -> None:
-        """Calls `take(first, end, rows [first, end))` for all rows of a divided table; collective as `whole`.
-
-        What `take` raises is raised when the others, who do not know of it, have sent the rest.
-        """
-        self._pass(held, not self._has_asked(held), take)
-
-    def gather(self, held: Any, everywhere: bool) -> np.ndarray | None:
-        """The whole table on every worker, or on the first worker and None on others. Collective."""
-        partition, local, table = held.partition, held.values[0], None
-        if partition.workers == 1:
-            self._check_read(held)
-            return local.numpy()
-
-        def put(first, end, rows):
-            nonlocal table
-            if table is None:
-                table = np.empty(partition.grid.shape, local.dtype.as_numpy_dtype)
-            table[first:end] = rows
-
-        self._pass(held, everywhere, put)
-        return None if table is None else partition.whole(table)
-
-    def _pass(self, held, everywhere, take):
-        """Calls `take` as `pass_rows` does, on workers that get rows."""
-        failure = None
-        for first, end, rows in self._gathered(held, everywhere):
-            try:
-                if rows is not None and failure is None:
-                    take(first, end, rows)
-            except Exception as error:
-                failure = error
-        if failure is not None:
-            raise failure
-
-    def _gathered(self, held, everywhere):
-        """(first, end, rows [first, end)) of a divided table's grid; no rows on workers that get none."""
-        self._check_read(held)
-        grid, local = held.partition.grid, held.values[0]
-        for first, end in grid.chunks(CHUNK):
-            sent = tf.reshape(tf.gather(local, tf.range(first, end)), [-1])  # a slice would copy all
-            if everywhere:
-                received = self.collectives.all_gather(sent, purpose="gather_table")
-            else:
-                splits = [int(tf.size(sent))] + [0] * (grid.workers - 1)
-                received, _ = self.collectives.all_to_all(sent, splits, purpose="gather_table")
-            rows = None
-            if everywhere or self.rank == 0:
-                ends = np.cumsum([(end - first) * width for width in grid.widths])
-                blocks = zip(np.split(received.numpy(), ends[:-1]), grid.widths, strict=True)
-                rows = np.concatenate([block.reshape(end - first, width) for block, width in blocks], axis=1)
-            yield first, end, rows
-
-    def _check_read(self, held):
-        if self.delayed is not None:
-            self.delayed.check_read(held.name)
-
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """On the first worker, while it saves: what reads tables asks the others, which are in `answer()`."""
-        try:
-            with while_set(self._local, asking=True):
-                yield
-        finally:
-            self._request(_END)
-
-    def answer(self) -> None:
-        """On the other workers, while the first is in `asking()`: sends what it asks for."""
-        while (index := self._request(_END)) != _END:
-            self.gather(self._made[index](), everywhere=False)
-
-    def _has_asked(self, held) -> bool:
-        """In `asking()`: asks the other workers for a slice, and says so."""
-        if self._local.asking:
-            made = [known() for known in self._made]
-            self._request(next(i for i, known in enumerate(made) if known is held))
-        return self._local.asking
-
-    def _request(self, index: int) -> int:
-        asked = self.collectives.broadcast(tf.constant(index, tf.int64), purpose="table_asked_for")
-        return int(asked)

@@ -37,14 +37,14 @@ def of_training(model: Any) -> Any:
 def saving_tables(model: Any) -> contextlib.AbstractContextManager:
     """On the first worker, while it saves `model`; the others are in `send_tables`."""
     table = of_training(model)
-    return contextlib.nullcontext() if table is None else table.slices.asking()
+    return contextlib.nullcontext() if table is None else table.slices.wholes.asking()
 
 
 def send_tables(model: Any) -> None:
     """On the other workers, while the first saves `model`: sends it their columns."""
     table = of_training(model)
     if table is not None:
-        table.slices.answer()
+        table.slices.wholes.answer()
 
 
 def require_copy_outside(model: Any) -> None:

@@ -211,9 +211,9 @@ class ShardedTable:
 def lookup_together(layers, inputs):
     """The outputs of several `ShardedEmbedding`s, by one exchange of ids, one of rows and one of gradients.
 
-    Each layer called by itself makes its own: three collectives per table and step, which small tables
-    spend on latency. For the `call` of a model or layer of one's own; functional models of Keras 3 do so by
-    themselves with the tables whose ids are their inputs.
+    Each layer called by itself makes its own: three collectives per table and step, or six, which small
+    tables spend on latency. For the `call` of a model or layer of one's own; functional models of Keras 3 do
+    so by themselves with the tables whose ids are their inputs.
 
     Args:
       layers: `ShardedEmbedding`s of one strategy, with one wire_dtype and dtype policy.

@@ -1,9 +1,12 @@
 """What a replica function is called with: this process's part of it, tagged batches opened."""
 
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.python.distribute import values
 
-from tf_sparse_strategy import input as input_pipeline
+from tf_sparse_strategy.input import Batch
+from tf_sparse_strategy.scheduling.look_ahead import Ahead
 
 
 def is_per_replica(value) -> bool:
@@ -21,6 +24,12 @@ def component(value):
 def opened(args):
     """(this process's part of `args` with a tagged batch opened, its Batch or None, its Ahead or None)."""
     args = tf.nest.map_structure(component, args, expand_composites=False)
-    args, batch = input_pipeline.opened(args, input_pipeline.Batch)
-    args, ahead = input_pipeline.opened(args, input_pipeline.Ahead)
+    args, batch = _opened(args, Batch)
+    args, ahead = _opened(args, Ahead)
     return args, batch, ahead
+
+
+def _opened(args, kind: type) -> tuple[tuple, Any]:
+    """(`args` with the data of the `Batch` or `Ahead`, whichever `kind` is, among them; this one or None)."""
+    found = next((a for a in args if isinstance(a, kind)), None)
+    return tuple(a.data if isinstance(a, kind) else a for a in args), found

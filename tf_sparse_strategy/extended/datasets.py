@@ -1,15 +1,12 @@
 """Hooks for datasets: which part of one a worker gets."""
 
 import tensorflow as tf
-from tensorflow.python.data.experimental.ops import distribute as data_distribute
-from tensorflow.python.distribute import distribute_lib, distribute_utils, input_ops
+from tensorflow.python.distribute import distribute_lib, distribute_utils
 
-from tf_sparse_strategy import input as input_pipeline
 from tf_sparse_strategy import keras_callers, pipelines
 from tf_sparse_strategy.agreement import require_same
-from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.extended.iteration import HOST_ITERATOR, DistributedDataset
-from tf_sparse_strategy.sharding_policy import Sharding
+from tf_sparse_strategy.scheduling.look_ahead import look_ahead
 
 
 class Datasets:
@@ -24,7 +21,7 @@ class Datasets:
         consumer = keras_callers.consumer()
         part, agreement = self._sharding.share(dataset, consumer)
         if self.delayed is not None and consumer == "fit":
-            part = input_pipeline.look_ahead(part)
+            part = look_ahead(part)
         distributed = self._distributed(part, agreement)
         if agreement == "rows":
             distributed.undivided = self._agreed(dataset.cardinality())
@@ -40,7 +37,7 @@ class Datasets:
         agreement = None if self._size == 1 else "all"
         return self._distributed(dataset, agreement)
 
-    def _require_alike(self, dataset, of_shares=False):
+    def _require_alike(self, dataset, of_shares):
         """What a DataCache is made of, whose samples go by numbers; but not of one that is a worker's own."""
         for stage in pipelines.stages(dataset):
             if hasattr(stage, "alike") and (stage.is_share or not of_shares):
@@ -84,22 +81,9 @@ class Datasets:
         raise _v1_error("experimental_make_numpy_dataset")
 
 
-def sharding(collectives: Collectives) -> Sharding:
-    """How datasets are divided, by TensorFlow's own means."""
-    return Sharding(collectives, _auto_shard, _batch_size)
-
-
-def _auto_shard(dataset, num_shards, index):
-    return input_ops.auto_shard_dataset(dataset, num_shards, index, num_shards)
-
-
 def _is_own(dataset) -> bool:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return policy == tf.data.experimental.AutoShardPolicy.OFF
-
-
-def _batch_size(dataset) -> int:
-    return int(data_distribute.compute_batch_size(dataset))
 
 
 def _v1_error(method: str) -> NotImplementedError:

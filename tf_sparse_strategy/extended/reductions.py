@@ -28,7 +28,7 @@ class Reductions:
         """
         return self.gradients.reduce(self.checked_gradients(pairs, are_counted))
 
-    def checked_gradients(self, pairs: _GradientList, are_counted: bool = False) -> _GradientList:
+    def checked_gradients(self, pairs: _GradientList, are_counted: bool) -> _GradientList:
         """`pairs`, checked to be those of all workers, and counted."""
         self._refuse_xla()
         if self._size > 1 and tf.compat.v1.executing_eagerly_outside_functions():
@@ -89,16 +89,15 @@ class Reductions:
 
         A floating mean becomes a sum weighed by rows; a sum leaves out what counts for nothing.
         """
-        weight, counts = self.loss_weight(), self.batch_counts()
+        counts = self.batch_counts()
         if counts is None or isinstance(x, (tf.SparseTensor, tf.RaggedTensor)):
             return reduce_op, x
-        is_rows = isinstance(x, tf.IndexedSlices)
         values = tf.convert_to_tensor(values_of(x))
         if reduce_op == ReduceOp.MEAN:
             if not values.dtype.is_floating:
                 return reduce_op, x
-            values = values * tf.cast(weight, values.dtype)
-        if is_rows:
+            values = values * tf.cast(self.loss_weight(), values.dtype)
+        if isinstance(x, tf.IndexedSlices):
             kept, indices = if_counted(values, counts), if_counted(x.indices, counts)
             return ReduceOp.SUM, tf.IndexedSlices(kept, indices, x.dense_shape)
         return ReduceOp.SUM, self.masked(values)

@@ -5,7 +5,6 @@ import threading
 
 import tensorflow as tf
 from tensorflow.python.distribute import device_util, distribute_lib, mirrored_strategy
-from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
 from tf_sparse_strategy import agreement
@@ -16,8 +15,10 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, opened
-from tf_sparse_strategy.extended.datasets import Datasets, sharding
+from tf_sparse_strategy.extended.datasets import Datasets
 from tf_sparse_strategy.extended.reductions import Reductions, reduce_op_of
+from tf_sparse_strategy.extended.sharding import Sharding
+from tf_sparse_strategy.extended.shuffles import Shuffles
 from tf_sparse_strategy.extended.variables import CHUNKED_CLASSES, VARIABLE_CLASSES, Variables
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.hooking import while_set
@@ -33,6 +34,12 @@ class ReplicaContext(distribute_lib.ReplicaContext):
     @property
     def devices(self):
         return self._strategy.extended.worker_devices
+
+    def merge_call(self, merge_fn, args=(), kwargs=None):
+        # A traced function's gradient may be built in a later step than the function, whose context is gone.
+        current = tf.distribute.get_replica_context()
+        is_ours = isinstance(current, ReplicaContext) and current.strategy is self.strategy
+        return super(ReplicaContext, current if is_ours else self).merge_call(merge_fn, args, kwargs)
 
     def all_reduce(self, reduce_op, value, options=None):
         extended, all_reduce = self._strategy.extended, super().all_reduce
@@ -110,27 +117,8 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         self.experimental_enable_get_next_as_optional = True
         with tf.device("CPU:0"):
             self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
-        self._sharding = sharding(collectives)
-        self._given_seed, self._shuffles = None, 0
-        if self._size > 1:
-            self._given_seed = agreement.agree_on_seed(context.global_seed(), collectives)
-
-    def unseeded_shuffle(self):
-        """A function like `tf.random.shuffle`; None where the user has set TensorFlow's seed.
-
-        Each call of it in a dataset gives another order, the same on all workers, if none is beside another.
-        """
-        if self._given_seed is None or context.global_seed() != self._given_seed:
-            return None
-        self._shuffles += 1
-        first = tf.constant(self._given_seed + self._shuffles, tf.int64)
-        with tf.init_scope(), tf.device("CPU:0"):
-            calls = plain_variable_class()(0, dtype=tf.int64, trainable=False)
-
-        def shuffle(x):
-            return tf.random.experimental.stateless_shuffle(x, tf.stack([first, calls.assign_add(1)]))
-
-        return shuffle
+        self._sharding = Sharding(collectives)
+        self.shuffles = Shuffles(collectives)
 
     # ---- who we are -----------------------------------------------------------------------------
 
@@ -143,12 +131,6 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
 
     def _use_merge_call(self):
         return True
-
-    @property
-    def _retrace_functions_for_each_device(self):
-        # Part of what TensorFlow finds a traced function by: a function that is called within steps of tagged
-        # batches, where rows are masked, and within others, is traced for each.
-        return self._local.tagged
 
     def _get_local_replica_id(self, replica_id_in_sync_group):
         return 0
@@ -173,6 +155,11 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         return 0  # only used by TensorFlow to warn about undistributed datasets
 
     # ---- running --------------------------------------------------------------------------------
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether a step is under way whose batch tells how many of its rows count."""
+        return self._local.tagged
 
     @property
     def batch(self) -> input_pipeline.Batch | None:

@@ -7,7 +7,6 @@ from tensorflow.python.distribute import distribute_lib, distribute_utils, value
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 from tensorflow.python.trackable import base as trackable
-from tensorflow.python.training.saving import saveable_object
 
 from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy.embedding import slices
@@ -38,14 +37,16 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
     def _gather_saveables_for_checkpoint(self):
         return {trackable.VARIABLE_VALUE_KEY: lambda name=self._common_name: _SaveableOfSum(self, name)}
 
+    @property
+    def _is_of_rows(self):
+        """Or it counts steps, or keeps what is each worker's own."""
+        return self.aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
+
     def _counted(self, value):
-        if distribute_lib.in_cross_replica_context():
+        extended = self._distribute_strategy.extended
+        if distribute_lib.in_cross_replica_context() or not (extended.is_tagged and self._is_of_rows):
             return value
-        counts = self._distribute_strategy.extended.batch_counts()
-        if counts is None:
-            return value
-        value = tf.cast(value, self.dtype)
-        return tf.where(counts, value, tf.zeros_like(value))
+        return extended.masked(tf.cast(value, self.dtype))
 
     def assign_add(self, value, *args, **kwargs):
         return super().assign_add(self._counted(value), *args, **kwargs)
@@ -58,7 +59,11 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
         if distribute_lib.in_cross_replica_context() or not distribute_lib.has_strategy():
             # E.g. an HDF5 dataset being loaded.
             value = self.divisible(tf.convert_to_tensor(value, self.dtype))
-        elif (counts := extended.batch_counts()) is not None and not keras_callers.is_reset():
+        elif (
+            self._is_of_rows
+            and (counts := extended.batch_counts()) is not None
+            and not keras_callers.is_reset()
+        ):
             value = tf.where(counts, tf.cast(value, self.dtype), self.values[0])
         return super().assign(value, *args, **kwargs)
 
@@ -77,9 +82,7 @@ CHUNKED_CLASSES = {
     tf.VariableSynchronization.ON_WRITE: variable_class(values.MirroredVariable),
 }
 _SLICE_CLASSES = {
-    tf.VariableSynchronization.ON_WRITE: slices.variable_class(
-        variable_class(values.MirroredVariable), saveable_object.SaveSpec
-    )
+    tf.VariableSynchronization.ON_WRITE: slices.variable_class(variable_class(values.MirroredVariable))
 }
 
 

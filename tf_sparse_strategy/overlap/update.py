@@ -1,5 +1,6 @@
 """One optimizer's update, divided over the workers: chunks, their slots, and when what is gathered."""
 
+import numbers
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tf_sparse_strategy.overlap import chunks, clipping
 from tf_sparse_strategy.overlap.plan import plan
 from tf_sparse_strategy.overlap.step import APPLIED_TWICE, Step
 
+_SETTINGS = (numbers.Number, tf.Variable, tf.Tensor, type(None))  # and not e.g. lists of slots
 # What counts is in the variables; in the chunks, and the weights have been gathered from them; in the chunks,
 # and the variables are behind; another optimizer has taken over.
 _WHOLE, _GATHERED, _AHEAD, _CLOSED = range(4)
@@ -178,7 +180,7 @@ class ChunkedUpdate:
         inner = self.inner
         inner._learning_rate = self.optimizer._learning_rate
         for name, value in vars(self.optimizer).items():  # e.g. momentum, changed since it was built
-            if not name.startswith("_") and isinstance(value, int | float | None):
+            if not name.startswith("_") and isinstance(value, _SETTINGS):
                 setattr(inner, name, value)
         inner._exclude_from_weight_decay_cache = {
             inner._var_key(shard): self.optimizer._use_weight_decay(slices.tensorflows(variable))

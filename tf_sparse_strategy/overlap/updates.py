@@ -23,6 +23,7 @@ from tf_sparse_strategy.overlap.step import Step
 from tf_sparse_strategy.overlap.tuner import Tuner
 from tf_sparse_strategy.overlap.update import ChunkedUpdate, counts_by_itself, is_setting, key
 from tf_sparse_strategy.overlap.update_at_once import UpdateAtOnce
+from tf_sparse_strategy.overlap.variables import may_be_behind, owner_of
 
 
 class ChunkedUpdates:
@@ -111,7 +112,7 @@ class ChunkedUpdates:
 
     def owners(self, variables: Iterable) -> list[ChunkedUpdate]:
         """The updates that divide some of the variables."""
-        owners = {getattr(slices.tensorflows(v), "owner", None) for v in variables}
+        owners = {owner_of(slices.tensorflows(v)) for v in variables}
         return [update for update in self._updates if update in owners]
 
     def add(self, optimizer: Any, variables: list) -> None:
@@ -178,7 +179,7 @@ class ChunkedUpdates:
             and tf.as_dtype(variable.dtype).is_floating
             and not getattr(variable, "overwrite_with_gradient", False)
             and 0 not in variable.shape
-            and hasattr(slices.tensorflows(variable), "owner")
+            and may_be_behind(slices.tensorflows(variable))
             and not self.overlap.excludes(getattr(variable, "path", variable.name))
         )
 
@@ -222,9 +223,21 @@ class ChunkedUpdates:
                 shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
                 path = getattr(variable, "path", variable.name)  # TensorFlow's own have none
                 shards[key(variable)]._path = path  # slots are named after it
-            inner = type(optimizer).from_config(config)
+                is_replaced = getattr(variable, "overwrite_with_gradient", False)  # and has no slots
+                shards[key(variable)]._overwrite_with_gradient = is_replaced
+            inner = self._made_from(config, type(optimizer))
             inner.build(list(shards.values()))
         return inner, shards
+
+    def _made_from(self, config, optimizer_class):
+        try:
+            return optimizer_class.from_config(config)
+        except Exception as error:
+            name = optimizer_class.__name__
+            raise ValueError(
+                f"overlap={self.overlap!r} makes another {name} from get_config(), which failed: {error} "
+                f"Give the setting to {name}'s constructor, or change it after optimizer.build()."
+            ) from error
 
     # ---- a step ---------------------------------------------------------------------------------
 

@@ -34,6 +34,11 @@ def variable_class(mirrored: type) -> type:
     return ChunkedVariable
 
 
+def may_be_behind(value: Any) -> bool:
+    """Whether it is a variable of such a class."""
+    return getattr(type(value), "may_be_behind", False)
+
+
 def owner_of(value: Any) -> Any:
     """What updates a variable that may be behind; None for any other value."""
-    return value.owner if getattr(type(value), "may_be_behind", False) else None
+    return value.owner if may_be_behind(value) else None

@@ -1,6 +1,7 @@
 """Rows of the next batch, looked up a step early: those that this step does not move.
 
-With B_t the ids of all workers in step t, of which step t moves no others, worker r may read
+With B_t the ids of all workers in step t, of which step t moves no others, worker r, or a node that looks up
+as one (embedding/party.py), may read
 
     early rows    its own ids of B_{t+1} \\ B_t
 
@@ -70,7 +71,7 @@ class EarlyRows:
     """
 
     def __init__(self, table: Any):
-        made, columns = plain_variable_class(), table.partition.shape[1]
+        made, columns = plain_variable_class(), sum(table.slices.widths(table.partition))
         # Wide enough for whatever dtype rows travel in, so that they keep their bits.
         dtype = table.dtype if table.dtype.size >= 4 else tf.float32
         with tf.init_scope(), tf.device(table.values[0].device):

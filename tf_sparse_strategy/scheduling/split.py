@@ -28,19 +28,19 @@ class Split:
     so that a row is one of them for all workers.
 
     Args:
-      ids: D_t, distinct per worker, rank by rank, [n].
+      ids: D_t, distinct per worker, or per node that looks up as one (embedding/party.py), by worker, [n].
       counts: how many of them each worker has.
-      rank: this worker.
+      rank: this worker, or its node, among them.
       following: D_{t+1}, likewise.
       following_counts: how many of them each worker has.
       rows: of the table. Following ids out of range are none of the three: the next lookup refuses them.
 
     Attributes:
       counts: of each worker's prior rows.
-      delayed_ids: of all workers, rank by rank.
-      delayed_rows: this worker's, all columns, once `prior` was called.
+      delayed_ids: of all workers, by worker.
+      delayed_rows: this worker's, once `prior` was called.
       early_counts: of each worker's early rows.
-      early_ids: of all workers, rank by rank.
+      early_ids: of all workers, by worker.
       own_early_ids: this worker's.
 
     Source: EmbRace (Li et al., ICPP 2022), algorithm 1; of early rows early.py.
@@ -69,7 +69,7 @@ class Split:
         self.own_early_ids = tf.split(self.early_ids, tf.stack(self.early_counts), num=len(counts))[rank]
 
     def prior(self, rows: tf.Tensor) -> tf.Tensor:
-        """This worker's prior rows of `rows`, [own ids, D]; keeps the others."""
+        """This worker's prior rows of `rows`, [own ids, columns]; keeps the others."""
         self.delayed_rows = tf.boolean_mask(rows, ~self._mine)
         return tf.boolean_mask(rows, self._mine)
 

@@ -37,7 +37,7 @@ class DelayedRows:
         self.optimizer, self._number, self.looked_up_within = None, 0, False
         self._optimizers = weakref.WeakValueDictionary()  # by number; former ones may train again
         made = plain_variable_class()
-        columns = table.partition.shape[1]
+        columns = sum(table.slices.widths(table.partition))
         with tf.init_scope(), tf.device(table.values[0].device):
             none = tf.zeros([0, columns], table.dtype)
             self._rows = made(none, shape=[None, columns], trainable=False)
@@ -128,12 +128,15 @@ class DelayedRows:
 
 
 def _columns_of_all(rows, number, table):
-    """[own rows, all columns] -> [rows of all workers, own columns]."""
-    widths = table.partition.widths
+    """[own rows, columns of the group] -> [rows of all of it, own columns]."""
+    held, width = table.slices, table.partition.widths[table.slices.rank]
+    widths = held.widths(table.partition)
     message = tf.concat([tf.reshape(part, [-1]) for part in tf.split(rows, widths, axis=1)], axis=0)
     splits = tf.shape(rows)[0] * tf.constant(widths)
-    received, _ = table.slices.collectives.all_to_all(message, splits, purpose="embedding_delayed")
-    return tf.reshape(received, [number, widths[table.slices.rank]])
+    received, _ = held.collectives.all_to_all(
+        message, splits, group=held.group, purpose="embedding_delayed"
+    )
+    return tf.reshape(received, [number, width])
 
 
 def _update(optimizer, table, gradient, rate):

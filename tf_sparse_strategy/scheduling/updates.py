@@ -93,6 +93,8 @@ class DelayedUpdates:
         model, announced, reason = self._local.model, {}, None
         if model is None:
             reason = "the train_step is not keras.Model's own"
+            if tf.executing_eagerly():
+                self.synchronize()  # in a callback of `fit` it would find, and leave, tables behind
         elif following is None:
             reason = "the next batch is known in `fit` only, of data that it distributes itself"
         else:

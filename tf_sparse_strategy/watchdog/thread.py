@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import select
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
 from tf_sparse_strategy.watchdog.waits import Waits
 
 EXIT_CODE = 75  # "temporary failure" in sysexits.h: start the job again, it will resume
+_PATIENCE = 1.0  # seconds for a reader of what is printed
 _GRACE = 5.0  # seconds for the program to end by itself after a verdict
 _REPORTS_PER_LIMIT = 15
 _SHORTEST_WAIT = 0.5  # seconds: what is shorter is not reported
@@ -247,8 +249,11 @@ class Watchdog:
     def _print(self, text: str):
         prefix = f"tf_sparse_strategy, rank {self._rank} ({self._workers[self._rank].host}): "
         lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
+        left = lines.encode(errors="backslashreplace")  # names of files need not be Unicode
         with contextlib.suppress(OSError):  # nobody reads
-            os.write(2, lines.encode(errors="backslashreplace"))  # names of files need not be Unicode
+            # Nor is a reader that has paused waited for: a thread that stands would seem to be dead.
+            while left and select.select([], [2], [], _PATIENCE)[1]:
+                left = left[os.write(2, left[: select.PIPE_BUF]) :]
 
     # ---- the end of the program -----------------------------------------------------------------
 
@@ -284,8 +289,8 @@ def _of_end(end: End) -> dict:
     return {"end": dataclasses.asdict(end)}
 
 
-def _end_by(error: BaseException | None) -> End:
-    if error is None or isinstance(error, SystemExit):
+def _end_by(error: BaseException) -> End:
+    if isinstance(error, SystemExit):
         return End()
     return End(error=_described(error), consequence=is_horovods(error))
 

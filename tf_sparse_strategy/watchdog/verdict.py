@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 _REMEDY = (
     "Every worker must make the same collective calls. fit, evaluate, predict, metric.result() and "
     "reset_state(), loading, and creating variables under the scope belong on all workers, not under "
-    "`if rank == 0:`; saving by Keras (model.save, save_weights, export) may stand there, but not of a model "
-    "with sharded tables or ShardedUpdate, nor a checkpoint of strategy.residual."
+    "`if rank == 0:`, and loops need as many steps on each; saving by Keras (model.save, save_weights, "
+    "export) may stand there, but not of a model with sharded tables or ShardedUpdate, nor a checkpoint of "
+    "strategy.residual."
 )
 _SHOWN = 4  # workers whose source line is printed
 

@@ -289,6 +289,24 @@ protected:
         "exchange one after the other, as there.",
     ),
     Edit(
+        name="large-gathers",
+        file="horovod/common/ops/gloo_operations.cc",
+        expected="    int buffer_offset = displcmnts[gloo_context.ctx->rank] * element_size;\n",
+        replacement="""\
+    int64_t buffer_offset = (int64_t)displcmnts[gloo_context.ctx->rank] * element_size;
+""",
+        reason="The block of a rank that begins beyond 2 GiB of what is gathered is written elsewhere: "
+        "garbage on all ranks with status OK, or a crash.",
+    ),
+    Edit(
+        name="large-gathers-nccl",
+        file="horovod/common/ops/nccl_operations.cc",
+        expected="  auto element_size = (int)DataType_Size(first_entry.tensor->dtype());\n",
+        replacement="  auto element_size = (int64_t)DataType_Size(first_entry.tensor->dtype());\n",
+        reason="The same where ranks' blocks differ; where they are alike, NCCL is given a wrong size for "
+        "blocks of 2 GiB and more.",
+    ),
+    Edit(
         name="gcc13-stdexcept",
         file="horovod/common/common.h",
         expected="#include <memory>\n#include <string>\n",

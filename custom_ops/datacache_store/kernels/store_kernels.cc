@@ -16,6 +16,7 @@
 
 #include "custom_ops/datacache_store/clock.h"
 #include "custom_ops/datacache_store/kernels/scalars.h"
+#include "custom_ops/datacache_store/kernels/waiting.h"
 #include "custom_ops/datacache_store/store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -93,6 +94,9 @@ class StoreOp : public OpKernel {
 
  protected:
   virtual void ComputeOn(OpKernelContext* context, Store* store) = 0;
+
+  // While a kernel that writes lives: another process may have been stopped in the midst of that.
+  std::string OthersThatWrite() const { return "other processes that write to " + path_; }
 
   // Once for each call that has met more of them.
   void TellDamaged(const Store& store) {
@@ -224,6 +228,7 @@ class PutOp : public StoreOp {
     OP_REQUIRES_OK(context, rows.Check(*store, batch));
     std::vector<std::vector<Piece>> pieces;
     for (int64_t row = 0; row < batch; ++row) pieces.push_back(rows.Row(row));
+    const datacache::Waiting waiting(OthersThatWrite());
     store->Put({ids.data(), ids.data() + batch}, pieces);
   }
 };
@@ -235,6 +240,7 @@ class ReleaseOp : public StoreOp {
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
     const auto ids = context->input(0).flat<int64_t>();
+    const datacache::Waiting waiting(OthersThatWrite());
     store->Release({ids.data(), ids.data() + ids.size()});
   }
 };
@@ -273,6 +279,7 @@ class KeepOp : public StoreOp {
     OP_REQUIRES_OK(context, decoded.status());
     const tstring& data = context->input(1).scalar<tstring>()();
     if (!(*decoded)->full() || static_cast<int64_t>(data.size()) > store->payload_bytes()) return;
+    const datacache::Waiting waiting(OthersThatWrite());
     store->Put({context->input(0).scalar<int64_t>()()},
                {{{const_cast<char*>(data.data()), 0, static_cast<int64_t>(data.size())}}});
   }
@@ -288,6 +295,7 @@ class SetCapacityOp : public StoreOp {
  protected:
   void ComputeOn(OpKernelContext* context, Store* store) override {
     OP_REQUIRES_OK(context, CheckScalars(context));
+    const datacache::Waiting waiting(OthersThatWrite());
     const bool done = store->SetCapacity(context->input(0).scalar<int64_t>()());
     OP_REQUIRES(context, done || store->truncated(), errors::ResourceExhausted(path_, " cannot be locked"));
     OP_REQUIRES(context, done,

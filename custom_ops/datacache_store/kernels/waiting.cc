@@ -84,7 +84,7 @@ class Waits {
       std::this_thread::sleep_for(std::chrono::seconds(1));
       for (const auto& [what, waited] : Due()) {
         LOG(WARNING) << "datacache: still waiting for " << what << ", for " << waited / kSecond
-                     << " s. Does the storage answer?";
+                     << " s. Does it answer?";
       }
     }
   }

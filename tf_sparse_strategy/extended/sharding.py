@@ -1,31 +1,22 @@
 """Decides, for all workers alike, how a dataset is shared out: by files, by rows, or not at all."""
 
-import dataclasses
-from collections.abc import Callable
-
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.data.experimental.ops import distribute as data_distribute
+from tensorflow.python.distribute import input_ops
 
+from tf_sparse_strategy import agreement, pipelines
 from tf_sparse_strategy import input as input_pipeline
-from tf_sparse_strategy import pipelines
 from tf_sparse_strategy.collectives import Collectives
 
 Policy = tf.data.experimental.AutoShardPolicy
 
 
-@dataclasses.dataclass(frozen=True)
 class Sharding:
-    """Shares datasets of global batches out over the workers of `collectives`.
+    """Shares datasets of global batches out over the workers of `collectives`."""
 
-    Args:
-      collectives: of this worker.
-      auto_shard: (dataset, number of shards, index) -> the dataset with its files shared out.
-      batch_size: dataset -> its batch size, or -1 where that cannot be told.
-    """
-
-    collectives: Collectives
-    auto_shard: Callable[[tf.data.Dataset, int, int], tf.data.Dataset]
-    batch_size: Callable[[tf.data.Dataset], int]
+    def __init__(self, collectives: Collectives):
+        self.collectives = collectives
 
     def share(
         self, dataset: tf.data.Dataset, consumer: str | None
@@ -49,6 +40,8 @@ class Sharding:
         if workers == 1:
             return dataset, None
         policy = self._policy(dataset, consumer)
+        if policy != Policy.OFF:
+            self._warn_of_own_parts(dataset, policy)
         if policy == Policy.DATA:
             dataset = pipelines.in_order(dataset)
             static = pipelines.static_batch_size(dataset)
@@ -60,6 +53,28 @@ class Sharding:
             return part, "all"
         return input_pipeline.tag_batches(part), "rows"
 
+    def _warn_of_own_parts(self, dataset, policy):
+        """Where workers read what they share out in orders, or parts, of their own. Collective."""
+        by_rows = policy == Policy.DATA
+        if by_rows and pipelines.has_unseeded_shuffle(dataset) and self.collectives.topology.rank == 0:
+            logging.warning(
+                "Shuffled data: a shuffle without a seed was made before the strategy, and each worker has "
+                "an order of its own: rows will be missed and repeated. Make the strategy first, or give "
+                "shuffle a seed."
+            )
+        remedy = (
+            "Rows will be missed and repeated: each takes its part of what it alone reads. Before a dataset "
+            "is made, seed TensorFlow, and draw its random numbers eagerly, on all workers alike or on none; "
+            "leave out `shard` and `[rank::size]`, since the strategy gives each worker its part; sort names "
+            "of files, which `glob` and `os.listdir` give in any order."
+        )
+        strings = pipelines.strings(dataset)
+        facts = {"shard": pipelines.shards(dataset), "strings, as names of files are": strings}
+        if by_rows:
+            facts["seeds of shuffles"] = pipelines.orders(dataset)
+        if text := agreement.difference(facts, self.collectives, remedy):
+            logging.warning("Data of a worker's own: %s", text)
+
     def _policy(self, dataset, consumer) -> Policy:
         asked = dataset.options().experimental_distribute.auto_shard_policy
         if consumer in ("predict", "predict_on_batch") and asked != Policy.OFF:
@@ -70,11 +85,19 @@ class Sharding:
         reason = pipelines.reason_against_files(dataset) if reads else None
         if reason and asked == Policy.FILE:
             logging.warning(
-                "auto_shard_policy=FILE is followed, although %s; workers see their own files alone.", reason
+                "auto_shard_policy=FILE is followed, although %s; workers see their own files alone, or what "
+                "was cached before.",
+                reason,
             )
         elif reason:
             logging.info("The dataset is shared out by rows, not by files: %s.", reason)
             reads = False
+            if reason == pipelines.CACHED:
+                logging.warning(
+                    "%s: so each worker reads and caches all. DataCache keeps one copy on a machine; "
+                    "AutoShardPolicy.FILE gives each worker a part, if nobody else reads this dataset.",
+                    reason,
+                )
         enough = reads and self._has_a_file(dataset)
         everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")
         if bool(everywhere):
@@ -93,12 +116,13 @@ class Sharding:
         return Policy.DATA
 
     def _shard(self, dataset):
-        topology, options = self.collectives.topology, tf.data.Options()
+        options = tf.data.Options()
         if dataset.options().experimental_distribute.auto_shard_policy == Policy.AUTO:
             # Else TensorFlow gives each worker some batches where it cannot share out all of the files.
             options.experimental_distribute.auto_shard_policy = Policy.FILE
             dataset = dataset.with_options(options)
-        return self.auto_shard(dataset, topology.num_workers, topology.rank)
+        workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
+        return input_ops.auto_shard_dataset(dataset, workers, rank, workers)
 
     def _has_a_file(self, dataset) -> bool:
         """Whether this worker's files hold a row: reads one, and so fills a shuffle buffer once.
@@ -115,8 +139,8 @@ class Sharding:
         """This worker's files (or, under OFF, all it was given) in batches of its share."""
         workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
         part = dataset if policy == Policy.OFF else self._shard(dataset)
-        size = self.batch_size(dataset)
-        if size == -1:
+        size = int(data_distribute.compute_batch_size(dataset))
+        if size == -1:  # it cannot be told
             size = self._first_batch_size(part)
         if size < workers:
             raise input_pipeline.too_few_rows(size, workers)

@@ -1,0 +1,22 @@
+"""When TensorFlow traces a function anew: within steps, and outside of them, it does not do the same."""
+
+import weakref
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import function_context
+
+from tf_sparse_strategy.hooking import ours, wrap
+
+
+def install() -> None:
+    """Lets TensorFlow tell a function that is called in a step from the same outside. Idempotent."""
+    wrap(function_context, "make_function_context", _by_step)
+
+
+def _by_step(original, *args, **kwargs):
+    """In a step losses are shares and gradients are summed, and in one of a tagged batch rows are masked."""
+    found, extended = original(*args, **kwargs), ours(tf.distribute.get_strategy())
+    if extended is None or tf.distribute.in_cross_replica_context():
+        return found
+    place = found.context.xla_context_id, weakref.ref(extended), extended.is_tagged
+    return found._replace(context=found.context._replace(xla_context_id=place))
