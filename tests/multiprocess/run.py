@@ -28,6 +28,9 @@ _ENVIRONMENT = {
     # A worker that does not call ends the job instead of the patience of the test runner.
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60",
+    # What is freed is given back: TensorFlow's pools and glibc's arenas would count as memory that is held.
+    "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
 }
 
 
