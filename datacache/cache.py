@@ -49,19 +49,22 @@ class DataCache:
       decode: from what the source reads to a sample: a tensor, or a structure of tensors, each of a fixed
         shape and in the dtype to be kept (uint8 takes a quarter of float32). Random augmentation does not
         belong here but into `dataset`.
-      local_dir: directory for copies of the source's files, on a local disk; None for none.
-      memory: limit of the store: "auto", bytes, or e.g. "20GB"; 0 for none. The store takes the least
-        of this, the control group's and the machine's free memory, and the free space of `memory_dir`.
-      version: change it when `decode` decodes differently. None: told from decode's code and what it
-        refers to (version.py).
-      memory_dir: a directory on tmpfs. The store stays there after the process; `tss cache` shows and
-        deletes stores.
+      local_dir: directory for copies of the source's files, on a local disk; None (default) for none.
+      memory: limit of the store: "auto" (default) for none, bytes, or e.g. "20GB" (1 KB is 1024 bytes); 0
+        for no store. It takes the least of this, the control group's and the machine's free memory, and the
+        free space of `memory_dir`.
+      version: change it when `decode` decodes differently. None (default): told from decode's code and what
+        it refers to (version.py).
+      memory_dir: a directory on tmpfs; default /dev/shm. The store stays there after the process; `tss cache`
+        shows and deletes stores.
       nodes: M, machines among which the samples are divided (`shuffle` "local" or "exchange"): how many
-        this one needs room for.
+        this one needs room for. Default 1.
 
     Raises:
       TypeError: `source` is no source, or `decode` no function.
-      ValueError: a sample that cannot be stored; a directory that is not ours; a `version` is needed.
+      ValueError: `memory` or `nodes` is out of range; the source is empty; a sample cannot be stored; a
+        directory is not ours; a `version` is needed.
+      tf.errors.DataLossError: a file of `TFRecords` is none.
 
     Example:
       >>> import tempfile
@@ -73,6 +76,8 @@ class DataCache:
       ...     print(sum(float(tf.reduce_sum(batch)) for batch in dataset))  # doctest: +ELLIPSIS
       datacache: ...
       9900.0
+
+    Source: Shi et al., MLSys 2021, section 4.1.
     """
 
     def __init__(
@@ -124,7 +129,12 @@ class DataCache:
         return len(self.source)
 
     def order(self, batch_size: int, seed=0, shuffle="local", fraction=0.1, drop_remainder=False):
-        """The order of a dataset with these arguments (order.py)."""
+        """The `order.Order` of a dataset with these arguments, which are those of `dataset`.
+
+        Raises:
+          TypeError: `batch_size` or `seed` is no whole number, or `fraction` no number.
+          ValueError: one is out of range, or `drop_remainder` would leave no batch.
+        """
         return order.check(
             order.Order(
                 len(self),
@@ -141,6 +151,9 @@ class DataCache:
 
         Args:
           batch_size, drop_remainder: as for `dataset`.
+
+        Raises:
+          TypeError, ValueError: as `order`.
         """
         return self.order(batch_size, drop_remainder=drop_remainder).steps_per_epoch
 
@@ -161,31 +174,35 @@ class DataCache:
         First checks what is in memory of the samples of the first epoch, or of what `start` leaves of it.
         That reads this memory once, which the epoch would otherwise do.
 
-        Which samples make up the global batch of a step depends on `batch_size`, `seed`, `shuffle` and
-        `fraction` alone, not on the number of workers; so does what `augment` draws. Worker p of P gets rows
-        p, p + P, ... of it. The dataset's iterators can be saved (`tf.train.Checkpoint`).
+        Which samples make up the global batch of a step depends on `batch_size`, `seed`, `shuffle`,
+        `fraction` and `drop_remainder` alone, not on the number of workers; so does what `augment` draws.
+        Worker p of P gets rows p, p + P, ... of it. The dataset's iterators can be saved
+        (`tf.train.Checkpoint`).
 
         Args:
           batch_size: of the *global* batch.
           augment: from the components of a batch, [b, ...] each, to what the model gets. If it has a
             parameter `seed` it is given int64 [b, 2], a seed per sample and epoch for `tf.random.stateless_*`
-            and `tf.image.stateless_*`; other random operations do not repeat when a run is resumed.
-          seed: of the order and of `augment`; 32 bits, the same on all workers.
-          shuffle: "local": each worker sees the same 1/P of the samples in each epoch, in another order,
-            so that a node needs its share alone. "exchange": `fraction` of the samples change places
+            and `tf.image.stateless_*`; other random operations do not repeat when a run is resumed. None
+            (default): the batch as it is.
+          seed: of the order and of `augment`; 32 bits, the same on all workers; default 0.
+          shuffle: "local" (default): each worker sees the same 1/P of the samples in each epoch, in another
+            order, so that a node needs its share alone. "exchange": `fraction` of the samples change places
             between epochs. "global": each worker sees any sample in any epoch, for sets that fit a node.
-          input_context: of `distribute_datasets_from_function`; None for one worker.
+          input_context: of `distribute_datasets_from_function`; None (default) for one worker.
           start: steps of the run that are done already; none is done again. See also callbacks.Resume.
-          epochs: the run's last epoch; None: no end, for `fit(steps_per_epoch=cache.steps_per_epoch(...))`.
-            A dataset that ends begins, iterated again, with the same order and seeds: `fit` needs one that
-            does not.
-          fraction: see `shuffle`.
-          drop_remainder: whether each epoch ends with its last whole batch.
+            Default 0.
+          epochs: of the run, those before `start` included; None (default): no end, for
+            `fit(steps_per_epoch=cache.steps_per_epoch(...))`. A dataset that ends begins, iterated again,
+            with the same order and seeds: `fit` needs one that does not.
+          fraction: see `shuffle`; 0 < fraction <= 1, default 0.1.
+          drop_remainder: whether each epoch ends with its last whole batch; default False.
 
         Raises:
-          TypeError: `batch_size`, `seed` or `start` is no whole number.
+          TypeError: `batch_size`, `seed` or `start` is no whole number, or `fraction` no number.
           ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
             batch has fewer rows than workers.
+          tf.errors.OpError: (when iterated) a sample cannot be read or decoded.
         """
         context = input_context or tf.distribute.InputContext()
         self._print_forecast(context.input_pipeline_id == 0)
@@ -256,11 +273,12 @@ class DataCache:
 
         Args:
           batch_size, seed, shuffle, input_context: as for `dataset`.
-          progress: whether to show the bar; of several workers the first shows its own.
+          progress: whether to show the bar (default); of several workers the first shows its own.
 
         Raises:
           ValueError: `batch_size` is missing although the machine has room for its part alone (`nodes`); a
-            sample cannot be read or decoded, which the message names.
+            sample cannot be read or decoded, which the message names; or as `order`.
+          TypeError: as `order`.
         """
         if batch_size is None and self._nodes > 1:
             raise ValueError(
@@ -327,11 +345,19 @@ class DataCache:
             print("datacache:", self.memory.forecast(self._memory_dir), flush=True)
 
     def stats(self) -> dict[str, float]:
-        """What this process took from where since it began, and what the store holds (statistics.py)."""
+        """What this process took from where since it began, and what the store holds, as in statistics.py.
+
+        Raises:
+          tf.errors.FailedPreconditionError: the store's file has been replaced by one that is none.
+        """
         return statistics.of(self.memory, self._name)
 
     def sample(self, number: int) -> Any:
-        """One sample, e.g. to look at; read and decoded if it is not in memory."""
+        """Sample `number`, 0 to len - 1, e.g. to look at; read and decoded if it is not in memory.
+
+        Raises:
+          tf.errors.OpError: it cannot be read or decoded.
+        """
         batch = self.load(tf.constant([number], tf.int64))
         return tf.nest.map_structure(lambda rows: rows[0], batch)
 

@@ -36,13 +36,15 @@ class Resume(_Callback):
     Args:
       directory: for checkpoints; the last two are kept.
       model: compiled, with its variables built. What is in the directory is restored at once.
-      every: steps between saves; None: one per epoch.
+      every: steps between saves; None (default): one per epoch.
       **also: what else a run goes on from, as `tf.train.Checkpoint` takes it: under a `SparseStrategy` with
         sparse communication `residual=strategy.residual`.
 
     Raises:
       ValueError: `every` is less than 1, the model is not built or not compiled, or the directory holds a
-        checkpoint of another one.
+        checkpoint of another one; or, when training begins, the model's `steps_per_execution` does not divide
+        the steps of an epoch (Keras 3).
+      tf.errors.OpError: a checkpoint cannot be read or written.
 
     Example:
       >>> import tempfile
@@ -87,7 +89,7 @@ class Resume(_Callback):
         return int(self._step.numpy())
 
     def spans(self, epochs: int, steps_per_epoch: int) -> list[order.Span]:
-        """The calls of `fit` that finish a run of so many epochs, from here on."""
+        """The calls of `fit` that finish a run of `epochs` epochs, those done included, from here on."""
         return order.spans(self.step, epochs, steps_per_epoch)
 
     def on_train_begin(self, logs=None):
@@ -136,8 +138,8 @@ class CacheMonitor(_Callback):
 
     Args:
       cache: whose numbers.
-      log_dir: for TensorBoard; None for none. Of several workers the first writes; all numbers, also those
-        in the logs, are each worker's own.
+      log_dir: for TensorBoard; None (default) for none. Of several workers the first writes; all numbers,
+        also those in the logs, are each worker's own.
 
     Example:
       >>> from datacache import DataCache, Samples
@@ -191,6 +193,16 @@ class ExchangeCallback(_Callback):
 
     Args:
       exchange: of this node.
+
+    Raises:
+      Exception: (at an epoch's end) whatever the transfer raised.
+
+    Example:
+      >>> from datacache import DataCache, Samples
+      >>> cache = DataCache(Samples(64, lambda i: i), lambda i: tf.cast([i, i], tf.float32), memory=0)
+      >>> plan = cache.order(16, shuffle="exchange")
+      >>> alone = Exchange(cache, plan, node_of_worker=[0], node=0, all_to_all=lambda arrays: arrays)
+      >>> callback = ExchangeCallback(alone)     # for fit(callbacks=[callback])
     """
 
     def __init__(self, exchange: Exchange):

@@ -23,6 +23,9 @@ _EXAMPLES = """examples:
   tss cache verify --local-dir /mnt/ssd/cache
   tss cache clear 0123456789abcdef0123456789abcdef
   tss cache doctor
+
+The exit code is 1 when something is damaged (verify), cannot be deleted (clear) or is unfit for a cache
+(doctor), 2 for wrong arguments, 0 otherwise.
 """
 
 

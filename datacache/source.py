@@ -99,7 +99,8 @@ class TFRecords:
         of their names, the same for all processes.
 
     Raises:
-      ValueError: no file matches.
+      ValueError: no file matches, or one is a directory.
+      FileNotFoundError, tf.errors.NotFoundError: a listed one is not there (as a mounted path, as a URL).
       tf.errors.DataLossError: when the data is first opened, one is no TFRecord file.
 
     Example:
@@ -194,6 +195,7 @@ class ImageFolder:
 
     Raises:
       ValueError: there are no folders with images in it.
+      tf.errors.NotFoundError: it is not there.
 
     Example:
       >>> import os, tempfile
@@ -296,11 +298,13 @@ class Samples:
     Args:
       n: number of samples.
       read_fn: the same result for the same number in each run.
-      fingerprint: a string that changes when the samples do. "": told from `read_fn`'s code and what it
-        refers to (version.py), which does not notice when files that it reads change.
+      fingerprint: a string that changes when the samples do. "" (default): told from `read_fn`'s code and
+        what it refers to (version.py), which does not notice when files that it reads change.
 
     Raises:
-      ValueError: n; or a `fingerprint` is needed, since `read_fn` refers to what has no version.
+      TypeError: `n` is no whole number.
+      ValueError: `n` is less than 1; or a `fingerprint` is needed, since `read_fn` refers to what has no
+        version.
 
     Example:
       >>> len(Samples(60_000, lambda i: tf.random.stateless_uniform([28, 28], [0, i])))

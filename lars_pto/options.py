@@ -26,29 +26,32 @@ class LarsOptions:
     Args:
       learning_rate: γ, a float, a schedule or, in Keras 3, a callable. In units of relative change per step:
         with η = 0.001, batch sizes of 4096 to 65536 take peaks of 10 to 35.
-      momentum: μ.
-      weight_decay: λ, part of the gradient and of the ratio (not Keras's decoupled decay). Leave
-        L2 regularizers out of the model, or decay counts twice. None means 0.
-      trust_coefficient: η.
-      epsilon: ε, in units of the norm of the gradient.
-      nesterov: whether the step looks one step ahead.
-      variant: "classic", "joint_norm", "after_momentum", "larc" or "larc_clip".
-      ratio_bounds: (low, high) that r is clipped to, or None.
+      momentum: μ, 0 <= μ < 1; default 0.9.
+      weight_decay: λ >= 0, part of the gradient and of the ratio (not Keras's decoupled decay); default 1e-4.
+        Leave L2 regularizers out of the model, or decay counts twice. None means 0.
+      trust_coefficient: η >= 0; default 0.001.
+      epsilon: ε >= 0, in units of the norm of the gradient; default 0.
+      nesterov: whether the step looks one step ahead; default False.
+      variant: "classic" (default), "joint_norm", "after_momentum", "larc" or "larc_clip".
+      ratio_bounds: (low, high) that r is clipped to, 0 <= low <= high, or None (default).
       exclude_vectors: whether variables of rank 0 and 1 (normalization), and what is named `bias`, have
-        neither decay nor a rate of their own: they move by γ alone.
-      weight_decay_exclusions: regular expressions; a variable whose path matches one has no decay.
-      adaptation_exclusions: the same for r; None takes `weight_decay_exclusions`.
-      parallel: whether the norms are divided over the workers: "on", "off", or "auto", which measures
-        both in the first step and logs what it chose; see `norms.Norms`. The whole update, with the
+        neither decay nor a rate of their own: they move by γ alone. Default True.
+      weight_decay_exclusions: regular expressions; a variable whose path matches one has no decay. Default
+        none.
+      adaptation_exclusions: the same for r; None (default) takes `weight_decay_exclusions`.
+      parallel: whether the norms are divided over the workers: "on", "off", or "auto" (default), which
+        measures both in the first step and logs what it chose; see `norms.Norms`. The whole update, with the
         state, is divided by the strategy: `tss.SparseStrategy(overlap=tss.overlap.ShardedUpdate())`,
         where this affects only variables that are not divided.
       **keras_options: Keras's own, e.g. `clipnorm`, `use_ema`, `gradient_accumulation_steps`, `name`.
 
     Raises:
       ValueError: an argument is outside its range.
+      TypeError: (tf_keras) `learning_rate` is a function.
+      KeyError: (tf_keras, in a step) a variable is none of those that the optimizer was built on.
 
     Example:
-      >>> import keras
+      >>> import keras, lars_pto
       >>> schedule = keras.optimizers.schedules.PolynomialDecay(10.0, 1000, 1e-4, power=2)
       >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
       >>> model.compile(lars_pto.LARS(schedule, weight_decay=5e-5), loss="mse")
@@ -95,12 +98,13 @@ class LambOptions:
     as `LARS`.
 
     Args:
-      learning_rate: γ, a float, a schedule or, in Keras 3, a callable; relative change per step.
-      beta_1: decay of the first moment.
-      beta_2: decay of the second moment.
-      epsilon: ε, in units of the gradient.
-      weight_decay: λ, under the ratio. None means 0.
-      bias_correction: whether the moments are divided by 1 - βᵗ.
+      learning_rate: γ, a float, a schedule or, in Keras 3, a callable; relative change per step; default
+        0.001.
+      beta_1: decay of the first moment, 0 <= beta_1 < 1; default 0.9.
+      beta_2: decay of the second moment, 0 <= beta_2 < 1; default 0.999.
+      epsilon: ε >= 0, in units of the gradient; default 1e-6.
+      weight_decay: λ >= 0, under the ratio; default 0.01. None means 0.
+      bias_correction: whether the moments are divided by 1 - βᵗ; default True.
       exclude_vectors: as in `LARS`.
       weight_decay_exclusions: as in `LARS`.
       adaptation_exclusions: as in `LARS`.
@@ -108,15 +112,15 @@ class LambOptions:
       **keras_options: Keras's own, e.g. `global_clipnorm`, `use_ema`, `name`.
 
     Raises:
-      ValueError: an argument is outside its range.
+      ValueError, TypeError, KeyError: as in `LARS`.
 
     Example:
-      >>> import keras
+      >>> import keras, lars_pto
       >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
       >>> model.compile(lars_pto.LAMB(2e-3, weight_decay_exclusions=["layer_norm"]), loss="mse")
 
     Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes",
-    ICLR 2020.
+    ICLR 2020, algorithm 2.
     """
 
     def __init__(

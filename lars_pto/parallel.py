@@ -29,16 +29,17 @@ def parallel_tensor_op(
     Args:
       fn: computes the result of one tensor; a pure function whose result has a static shape.
       tensors: x, with static shapes.
-      costs: what computing each result costs, any unit; by default the bytes of each tensor. The
+      costs: what computing each result costs, any unit; None (default): the bytes of each tensor. The
         dearest tensor bounds the gain, unless `separable`.
       separable: whether fn(x) is the sum of fn over the pieces of x flattened and cut; then large
-        tensors are cut. Sums, sums of squares and counts are separable; norms are not.
+        tensors are cut. Sums, sums of squares and counts are separable; norms are not. Default False.
 
     Returns:
       The results in the order of `tensors`.
 
     Raises:
-      RuntimeError: called outside `strategy.run` under a strategy.
+      RuntimeError: called outside `strategy.run` under a strategy, or under one that does not say which
+        replica is traced (TPUs').
       ValueError: a shape is not static, results differ in dtype, or `costs` has another length.
 
     Example:

@@ -65,18 +65,21 @@ class CommunicationMonitor(*_callback_classes()):
 
     Args:
       log_dir: where rank 0 writes the same numbers, and `worker_bytes_per_step` of the worker that
-        sends most, for TensorBoard: `epoch_<name>` by epoch and `batch_<name>` by step.
-      update_freq: "epoch", or an int N to write `batch_<name>` every N steps too.
+        sends most, for TensorBoard: `epoch_<name>` by epoch and `batch_<name>` by step. None (default):
+        nowhere.
+      update_freq: "epoch" (default), or an int n to write `batch_<name>` every n steps too.
       trace: path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
         each rank communicated and computed. With "{rank}" in it, each rank writes its own, which are sent
-        nowhere; `tss trace` joins them. A `tf.function` of yours must not have been called before.
-      scheme_freq: None, or an int n to look at gradients, sums and residuals in every n-th step: one read of
-        each, on the device. Of several monitors the first one's is taken.
-      trace_steps: (first, end): the trace covers steps first <= step < end of this `fit`. The first
-        few include tracing the model; more than a few hundred make a large file.
+        nowhere; `tss trace` joins them. A `tf.function` of yours must not have been called before. None
+        (default): no trace.
+      trace_steps: (first, end): the trace covers steps first <= step < end of this `fit`; default (10, 20).
+        The first few include tracing the model; more than a few hundred make a large file.
+      scheme_freq: None (default), or an int n to look at gradients, sums and residuals in every n-th step:
+        one read of each, on the device. Of several monitors the first one's is taken.
 
     Raises:
-      ValueError: an argument is out of range, or the model was not built under a `SparseStrategy`.
+      ValueError: an argument is out of range; or, when training begins, the model was not built under a
+        `SparseStrategy`.
 
     Example:
       >>> import numpy, tf_sparse_strategy as tss

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tss",
         description="Commands:\n" + "\n".join(lines),
-        epilog="`tss COMMAND --help` explains a command.",
+        epilog="`tss COMMAND --help` explains a command and its exit code.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=tf_sparse_strategy.__version__)

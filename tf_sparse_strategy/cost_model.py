@@ -56,13 +56,14 @@ class LinkModel:
       local_alpha, cross_alpha: latency of one message inside a node and between nodes, seconds.
       local_beta: seconds per byte that one worker sends inside its node, while all workers do.
       cross_beta: seconds per byte of a node's link, which its workers share.
-      phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation.
+      phase: seconds from a collective's call to its first byte; Horovod's cycles and negotiation. Default 0.
       selection: seconds per element in which a sparse scheme sums in the node, selects the largest, packs and
-        adds them up; see communication/work.py.
+        adds them up; see communication/work.py. Default 0.
       exchange: seconds more from an all-to-all's call to its first byte, with as many workers as measured.
+        Default 0.
       selection_start: seconds of a selection beside, however few the elements: operations that follow one
         another, and workers that wait for the slowest; below 0 where collectives around it start sooner
-        than alone.
+        than alone. Default 0.
 
     Raises:
       ValueError: a parameter is not finite, or negative (but for `selection_start`).
@@ -71,6 +72,8 @@ class LinkModel:
       >>> model = LinkModel(local_alpha=3e-5, local_beta=1e-9, cross_alpha=1e-4, cross_beta=4e-8)
       >>> LinkModel.from_json(model.to_json()) == model
       True
+
+    Source: Hockney, "The communication challenge for MPP", Parallel Computing 1994.
     """
 
     local_alpha: float
@@ -96,7 +99,12 @@ class LinkModel:
 
     @classmethod
     def from_json(cls, text: str) -> "LinkModel":
-        """The model that `to_json` wrote."""
+        """The model that `to_json` wrote.
+
+        Raises:
+          ValueError: the text is no JSON, or a parameter is out of range.
+          TypeError: its parameters are others.
+        """
         return cls(**json.loads(text))
 
     def alpha(self, topology: Topology) -> float:
@@ -106,9 +114,16 @@ class LinkModel:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a collective takes: seconds; bytes, and messages, that this worker sends, by link class.
+    """What a collective takes, or several one after the other: costs can be added.
 
-    Messages without content, by which workers outside a group take part in its all-to-alls, do not count.
+    Args:
+      seconds: predicted, the same for all workers; default 0.
+      bytes, messages: that this worker sends, `local` and `cross` (within its node, to others); default none.
+        Messages without content, by which workers outside a group take part in its all-to-alls, do not count.
+
+    Example:
+      >>> (Cost(seconds=2.0) + Cost(seconds=1.0)).seconds
+      3.0
     """
 
     seconds: float = 0.0

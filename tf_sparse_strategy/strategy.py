@@ -39,21 +39,21 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.
-      stall_limit: seconds after which such a wait ends the job. It must be longer than what one worker
-        may do alone, such as saving. Default 1800. A process's first strategy sets both limits of Horovod
-        itself: later ones cannot wait longer.
-      overlap: what sums overlap with. None: the backward pass (`tss.overlap.WaitFree()` is the same with
-        buckets of 25 MiB). `tss.overlap.DeAR()`: half of each sum overlaps with the next step's forward pass.
-        `tss.overlap.ShardedUpdate()`: the update of the weights and the optimizer's state are divided over
-        the workers.
+      stall_limit: seconds after which such a wait ends the job; at least `silence_limit`, and longer than
+        what one worker may do alone, such as saving. Default 1800. A process's first strategy sets both
+        limits of Horovod itself: later ones cannot wait longer.
+      overlap: what sums overlap with. None (default): the backward pass (`tss.overlap.WaitFree()` is the
+        same with buckets of 25 MiB). `tss.overlap.DeAR()`: half of each sum overlaps with the next step's
+        forward pass. `tss.overlap.ShardedUpdate()`: the update of the weights and the optimizer's state are
+        divided over the workers.
       delay_rows: whether rows of sharded tables that the next batch does not read are exchanged and updated
         during the next step, and rows that it alone reads looked up during this one; the result is the same,
         to the bit. Default False. See docs/scheduling_2d.md.
 
     Raises:
       ValueError: the communication is unknown, or cannot run on this placement of workers; a number is out
-        of range; two arguments exclude each other (`bucket_bytes` and `WaitFree`, `DeAR` and a sparse
-        scheme); or the workers' arguments, versions or devices differ.
+        of range; two arguments exclude each other (`bucket_bytes` and `WaitFree`, `DeAR` or `ShardedUpdate`
+        and any scheme but `Dense`); or the workers' arguments, versions or devices differ.
       TypeError: communication, overlap or delay_rows has the wrong type.
       RuntimeError: accelerators were not limited to one per process; another worker failed to start; or
         "auto" cannot measure the links.
@@ -194,6 +194,11 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
         Returns:
           The result, the same on every worker.
+
+        Raises:
+          ValueError: the operation is unknown, a mirrored value, the same on all workers, is to be summed, or
+            XLA is to compile the step.
+          TypeError: the value is a `tf.SparseTensor` or `tf.RaggedTensor`, or its dtype cannot be summed.
         """
         if keras_callers.is_symbolic_build():
             return self.extended.local_value(value)  # Keras wants a batch to infer shapes from

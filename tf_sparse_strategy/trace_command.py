@@ -17,7 +17,9 @@ part of its communication was hidden behind computation."""
 _EPILOG = """\
 examples:
   tss trace trace-*.json --output trace.json
-  tss trace trace.json --picture timeline.svg"""
+  tss trace trace.json --picture timeline.svg
+
+The exit code is 1 when a file cannot be read, written or drawn, 2 for wrong arguments, 0 otherwise."""
 
 
 def main(argv: list[str]) -> int:

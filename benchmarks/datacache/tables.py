@@ -74,7 +74,7 @@ def _goals(results: dict, edge: int) -> list[tuple[str, str, bool]]:
         later(many, True, gigabytes),
         later(few, False, "as few images as the JPEGs"),
         later(few, True, "as few images as the JPEGs"),
-        filling(ways.IN_MEMORY, ways.PLAIN, "filling memory within 5% of plain tf.data's first epoch"),
+        filling(ways.IN_MEMORY, ways.PLAIN, f"filling memory within 5% of the first epoch of {ways.PLAIN}"),
         filling(ways.WITH_COPIES, ways.PLAIN, "filling memory and copies, too"),
         filling(ways.IN_MEMORY, ways.UNKEPT, "filling memory within 5% of our reading that keeps nothing"),
         filling(ways.WITH_COPIES, ways.UNKEPT, "filling memory and copies, too"),
@@ -105,7 +105,7 @@ def _memory(results: dict) -> str:
                 private, shared = (sum(one[kind] for one in processes) for kind in ("private", "shared"))
                 numbers = (decoded, private - plain, shared)
                 rows.append([f"{job['edge']} px, {way}", *(f"{number / 1e6:.0f}" for number in numbers)])
-    header = ["MB", "decoded images", "private memory more than plain tf.data's", "shared memory"]
+    header = ["MB", "decoded images", f"private memory more than of {ways.PLAIN}", "shared memory"]
     return report.table(header, rows)
 
 
@@ -172,7 +172,7 @@ def render(results: dict) -> str:
         parts.append(
             f"### {images} JPEGs of {edge} px on central storage\n\n{storage['latency_ms']} ms per request, "
             f"{storage['mbit']} Mbit/s in all. Seconds to read and decode all: median (quartiles), and how "
-            "many times faster than plain tf.data's second epoch."
+            f"many times faster than the second epoch of {ways.PLAIN}."
         )
         parts.append(_ways(results, edge))
     if results["peers"]:

@@ -10,6 +10,7 @@ from benchmarks.datacache import peers
 
 BATCH = 64
 MEMORY = pathlib.Path("/dev/shm/datacache-benchmark")  # removed after each run
+_THREADS = 32  # with which DataCache and tf.data read and decode, where their own choice is not the question
 _AUTO = tf.data.AUTOTUNE
 
 
@@ -26,22 +27,30 @@ def _files(source: pathlib.Path) -> list[str]:
     return sorted(str(path) for path in source.glob("*/*.jpg"))
 
 
-def _decoded(source: pathlib.Path, edge: int) -> tf.data.Dataset:
-    """Every image once, decoded in parallel, in the order of the files."""
+def _decoded(source: pathlib.Path, edge: int, at_once=_THREADS, shuffled=False) -> tf.data.Dataset:
+    """Every image once, in the order of the files or another; `at_once` of them are read at a time."""
     paths = tf.data.Dataset.from_tensor_slices(_files(source))
-    return paths.map(lambda path: decode(edge)(tf.io.read_file(path)), _AUTO)
+    if shuffled:
+        paths = paths.shuffle(1 << 20, seed=0)
+    return paths.map(lambda path: decode(edge)(tf.io.read_file(path)), at_once)
 
 
-def _batched(dataset: tf.data.Dataset):
-    """As `fit` would repeat it: one object, iterated once per epoch."""
-    dataset = dataset.batch(BATCH).prefetch(_AUTO)
+def _batched(dataset: tf.data.Dataset, threads: int = _THREADS):
+    """As `fit` would repeat it: one object, iterated once per epoch. 0 threads: one per core."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    dataset = dataset.batch(BATCH).prefetch(_AUTO).with_options(options)
     return lambda epoch: dataset
 
 
 def plain(source, scratch, edge):
     """Reads and decodes in each epoch, in another order each time."""
-    paths = tf.data.Dataset.from_tensor_slices(_files(source)).shuffle(1 << 20, seed=0)
-    return _batched(paths.map(lambda path: decode(edge)(tf.io.read_file(path)), _AUTO))
+    return _batched(_decoded(source, edge, shuffled=True))
+
+
+def autotuned(source, scratch, edge):
+    """The same as most write it: as many at a time as tf.data finds good, by one thread per core."""
+    return _batched(_decoded(source, edge, _AUTO, shuffled=True), threads=0)
 
 
 def cache_in_memory(source, scratch, edge):
@@ -93,11 +102,12 @@ def webdataset(source, scratch, edge):
     return peers.with_webdataset(source, edge, BATCH)
 
 
-PLAIN, CACHE = "plain tf.data", "cache() in memory"
+PLAIN, CACHE = f"tf.data, {_THREADS} threads", "cache() in memory"
 IN_MEMORY, WITH_COPIES = "DataCache without copies", "DataCache"
 UNKEPT = "DataCache, nothing kept"
 WAYS = {
     PLAIN: plain,
+    "tf.data, AUTOTUNE": autotuned,
     CACHE: cache_in_memory,
     "cache(file)": cache_in_file,
     "snapshot": snapshot,

@@ -23,7 +23,8 @@ def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Ten
       int32 [R, ceil((K l + U) / 32)].
 
     Raises:
-      tf.errors.InvalidArgumentError: an index is less than the one before, or does not fit (on a CPU).
+      tf.errors.InvalidArgumentError: an index is negative, less than the one before, or does not fit; or l,
+        U or the shape is none of these (on a CPU; in a graph a wrong rank is a ValueError).
 
     Example:
       >>> words = encode_indices([[5, 8, 9, 15]], low_bits=2, upper_bits=8)
@@ -38,10 +39,27 @@ def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Ten
 
 
 def decode_indices(words: tf.Tensor, k: int, low_bits: int, upper_bits: int) -> tf.Tensor:
-    """What `encode_indices` encoded: int32 [R, k].
+    """What `encode_indices` encoded. Cost: as there.
+
+    Args:
+      words: int32 [R, ceil((k l + U) / 32)].
+      k: K, indices in a row, 0 to U.
+      low_bits: l, as they were encoded with.
+      upper_bits: U, likewise.
+
+    Returns:
+      int32 [R, k], ascending in each row.
 
     Raises:
-      tf.errors.InvalidArgumentError: the words are not those of k indices (on a CPU).
+      tf.errors.InvalidArgumentError: the words are not those of k indices, or k, l, U or the shape is none of
+        these (on a CPU; in a graph a wrong rank is a ValueError).
+
+    Example:
+      >>> words = encode_indices([[3, 3, 4]], low_bits=0, upper_bits=8)
+      >>> decode_indices(words, 3, low_bits=0, upper_bits=8).numpy().tolist()
+      [[3, 3, 4]]
+
+    Source: as of `encode_indices`.
     """
     words = tf.convert_to_tensor(words, tf.int32)
     decode = _decode_by_tensorflow if on_gpu() else operations().decode_indices

@@ -36,6 +36,8 @@ def sum_entries(values: tf.Tensor, indices: tf.Tensor, length: int) -> tuple[tf.
       >>> total, finite = sum_entries([[[1.0, 2.0], [3.0, 4.0]]], [[[0, 2], [2, 3]]], length=4)
       >>> total.numpy().tolist(), bool(finite)
       ([1.0, 0.0, 5.0, 4.0], True)
+
+    Source: this library.
     """
     values, indices = tf.convert_to_tensor(values, tf.float32), tf.convert_to_tensor(indices, tf.int32)
     values.shape.with_rank(3).assert_is_compatible_with(indices.shape)
@@ -64,6 +66,8 @@ def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | flo
     Example:
       >>> replace_entries([[1.0, 2.0, 3.0]], [[2, 0]], 0.0).numpy().tolist()
       [[0.0, 2.0, 0.0]]
+
+    Source: this library.
     """
     rows, indices = tf.convert_to_tensor(rows, tf.float32), tf.convert_to_tensor(indices, tf.int32)
     values = tf.convert_to_tensor(values, tf.float32)

@@ -34,14 +34,15 @@ def momentum_update(
       weights: w, float32 or float64, any shape.
       velocity: v, of the same dtype and shape.
       gradient: g, the same.
-      rate: a scalar.
-      scale: a scalar.
-      momentum: a scalar.
-      decay: a scalar.
-      nesterov: whether the step looks one step ahead.
+      rate: a scalar, as the next three: numbers, or tensors, which are cast to the dtype of w.
+      scale: default 1.
+      momentum: default 0.9.
+      decay: default 0.
+      nesterov: whether the step looks one step ahead; default False.
 
     Raises:
-      tf.errors.InvalidArgumentError: (ValueError while tracing) shapes differ, or both are one variable.
+      tf.errors.InvalidArgumentError: shapes or dtypes differ (while tracing ValueError, TypeError), a factor
+        is no scalar, or both are one variable.
 
     Example:
       >>> w, v = tf.Variable([1.0, 2.0]), tf.Variable([0.0, 4.0])

@@ -48,11 +48,11 @@ def mstopk(
     Args:
       x: [..., N], float32, float16 or bfloat16.
       k: scalar, 0 <= k <= N; an integer or an int32 or int64 tensor.
-      num_samplings: None selects exactly. An integer N >= 0 selects by the bracket that N
+      num_samplings: None (default) selects exactly. An integer S >= 0 selects by the bracket that S
         bisections of the MSTopK paper's threshold search end with; for comparison only, the exact
         selection is faster. The paper uses 30. On the CPU, wherever `x` is.
-      index_type: tf.int32 or tf.int64; int32 addresses rows of up to 2^31 elements.
-      sorted: whether to order the winners by falling magnitude, ties by rising index. Otherwise
+      index_type: tf.int32 (default) or tf.int64; int32 addresses rows of up to 2^31 elements.
+      sorted: whether to order the winners by falling magnitude, ties by rising index. Otherwise (default)
         they come in ascending index order. On the CPU, wherever `x` is.
 
     Returns:
@@ -61,8 +61,9 @@ def mstopk(
 
     Raises:
       ValueError: if `num_samplings` is negative.
-      tf.errors.InvalidArgumentError: if `k` is not a scalar or not in 0 .. N, if `x` is a scalar,
-        or if `index_type` cannot address a row.
+      tf.errors.InvalidArgumentError: if `k` is not a scalar or not in 0 .. N, if `x` is a scalar or of
+        another dtype, or if `index_type` cannot address a row. What is known while tracing is a
+        ValueError, a dtype a TypeError.
 
     Example:
       >>> values, indices = mstopk(tf.constant([0.5, -3.0, 1.0, 2.0]), k=2)
@@ -114,15 +115,16 @@ def mstopk_error_feedback(
         `grad` cannot be; that reads `grad` once more, since a non-finite entry found late could not be
         undone.
       k: scalar, 0 <= k <= N.
-      index_type: tf.int32 or tf.int64.
+      index_type: tf.int32 (default) or tf.int64.
 
     Returns:
       An `ErrorFeedback`: `values` [K] float32, `indices` [K] ascending, `new_residual` [N] float32,
       `all_finite` a bool scalar. Differentiable in `grad` and `residual`.
 
     Raises:
-      tf.errors.InvalidArgumentError: if `grad` and `residual` are not vectors of one length, or `k`
-        is not a scalar in 0 .. N.
+      tf.errors.InvalidArgumentError: if `grad` and `residual` are not vectors of one length and of these
+        dtypes, `k` is not a scalar in 0 .. N, or `index_type` cannot address the vector. While tracing
+        as `mstopk`.
 
     Example:
       >>> sent = mstopk_error_feedback(tf.constant([1.0, -4.0]), tf.constant([0.5, 0.5]), k=1)

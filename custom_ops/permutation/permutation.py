@@ -20,13 +20,14 @@ def permuted_index(index: tf.Tensor, size: tf.Tensor | int, key: Sequence[tf.Ten
     Args:
       index: int64 [n], each in [0, size).
       size: 1 to 2^62: int64, one for all or [n].
-      key: words that choose the permutation: int64 each, one for all or [n].
+      key: words that choose the permutation, at least one: int64 each, one for all or [n].
 
     Returns:
       int64 [n].
 
     Raises:
-      tf.errors.InvalidArgumentError: an index is not in [0, size), or shapes differ (in a graph: ValueError).
+      tf.errors.InvalidArgumentError: an index is not in [0, size), a size is above 2^62, or shapes differ (in
+        a graph: ValueError).
       TypeError: something is not a whole number.
 
     Example:

@@ -35,7 +35,7 @@ examples:
   horovodrun -np 8 -H vm1:4,vm2:4 tss doctor --measure --model links.json
   sudo -E $(command -v tss) netlab --nodes 2 --local 1 -- $(command -v tss) doctor
 
-The exit code is 1 when a job would fail, 0 otherwise; warnings do not count."""
+The exit code is 1 when a job would fail, 2 for wrong arguments, 0 otherwise; warnings do not count."""
 
 
 def _parser() -> argparse.ArgumentParser:

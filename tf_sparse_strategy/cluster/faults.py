@@ -28,6 +28,9 @@ class Fault:
     def parse(kind: str, text: str) -> Fault:
         """Returns the fault that "RANK@SECONDS" or "NODE@SECONDS" describes.
 
+        Raises:
+          ValueError: the text is neither.
+
         Example:
           >>> Fault.parse("cut", "1@2.5")
           Fault(kind='cut', target=1, seconds=2.5)

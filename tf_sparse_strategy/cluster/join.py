@@ -30,7 +30,8 @@ examples:
   mpirun -np 8 -H vm1:4,vm2:4 tss join --rendezvous 10.0.0.1:29400 -- python train.py
   srun --kill-on-bad-exit=1 tss join --rendezvous $HOST:29400 -- tss doctor
 
-The exit code is that of COMMAND (128 + n after signal n)."""
+The exit code is that of COMMAND (128 + n after signal n); 1 when the workers do not find together, 2 for
+wrong arguments."""
 
 # Innermost first: mpirun may itself have been started by srun, and srun speaks PMI.
 _LAUNCHERS = (

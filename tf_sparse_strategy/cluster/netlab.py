@@ -55,12 +55,12 @@ class Netlab(Network):
     """M nodes with G workers each; use it as a context manager. Needs root on Linux.
 
     Args:
-      nodes: M.
-      local: G, workers per node.
-      rate: of each link, in each direction: bits per second, or text such as "200mbit".
-      buffer: seconds of traffic that a port holds. What comes faster than a port sends, as in an all-to-all,
-        waits there, and beyond is lost until TCP sends it again.
-      tcp: the nodes' congestion control, one that the kernel has loaded.
+      nodes: M, 1 to 250; default 4.
+      local: G, workers per node; default 2.
+      rate: of each link, in each direction: bits per second, or text such as "200mbit", the default.
+      buffer: seconds of traffic that a port holds; default 0.05. What comes faster than a port sends, as in
+        an all-to-all, waits there, and beyond is lost until TCP sends it again.
+      tcp: the nodes' congestion control, one that the kernel has loaded; default "cubic".
 
     Raises:
       NetlabError: the machine cannot hold it; the message says why.
@@ -123,12 +123,13 @@ class Netlab(Network):
           command: program and arguments of each rank.
           env: the environment, `os.environ` by default; Horovod's variables are added.
           echo: print the ranks' lines instead of keeping them.
-          faults: what goes wrong, and when.
-          grace: seconds that the others have to end by themselves after the first failure.
-          timeout: seconds after which the job is ended.
+          faults: what goes wrong, and when; default nothing.
+          grace: seconds that the others have to end by themselves after the first failure; default 60.
+          timeout: seconds after which the job is ended; default none.
 
         Raises:
           ValueError: a fault names a rank or node that is not there.
+          ImportError: Horovod's launcher cannot be imported.
         """
         for fault in faults:
             fault.check(len(self.nodes), self.local * len(self.nodes))

@@ -29,7 +29,8 @@ as root:
   tss netlab --nodes 2 --local 1 --rate 1gbit -- python train.py
   tss netlab --nodes 2 --local 1 --kill 1@20 -- python train.py      what if a worker dies?
 
-The exit code is that of the first worker that failed (128 + n after signal n); 130 after Ctrl-C."""
+The exit code is that of the first worker that failed (128 + n after signal n); 1 when there can be no
+cluster, 2 for wrong arguments, 128 + n when signal n ends netlab itself: 130 after Ctrl-C."""
 
 
 _FAULTS = {

@@ -21,11 +21,22 @@ _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 
 
 def get(communication: str | Communication) -> Communication:
-    """Returns a `Communication` from an instance or a lower-case name.
+    """The `Communication` of a name.
+
+    Args:
+      communication: a scheme's name in lower case, for one with its defaults (not `Guarded`, `Piecewise`),
+        or an instance.
+
+    Returns:
+      The scheme; an instance as it is.
 
     Raises:
       ValueError: the name is unknown.
       TypeError: neither a name nor a Communication.
+
+    Example:
+      >>> get("torus2d")
+      Torus2D()
     """
     if isinstance(communication, Communication):
         return communication

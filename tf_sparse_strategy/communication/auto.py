@@ -47,8 +47,8 @@ class _Measured:
 class Auto(Switching):
     """For each bucket the cheapest of two exact and up to three sparse schemes, by the cost model.
 
-    When the strategy is created the workers measure their links (some seconds), and what sums of each sparse
-    scheme take beside their messages. Each scheme's `cost` then predicts its time for each bucket. The
+    When the strategy is created the workers measure their links (some 15 seconds), and what sums of each
+    sparse scheme take beside their messages. Each scheme's `cost` then predicts its time for each bucket. The
     fastest exact scheme is taken unless a sparse one takes less than 0.8 of its time. At the beginning of
     an epoch of `fit` the measurement is repeated if since the last one so much time has passed that it
     takes at most `recheck` of it; a choice is changed where another scheme would take less than 0.9 of its
@@ -71,15 +71,19 @@ class Auto(Switching):
     buckets that stay exact.
 
     Args:
-      density: part of the elements that sparse schemes send, 0 < density <= 1.
+      density: part of the elements that sparse schemes send, 0 < density <= 1; default 0.01.
       wire_dtype, index_coding: of their messages, see `HiTopK`.
-      applied: of `ShardedTopK`, entries of a sum that it applies for each that a node sends of it.
-      recheck: part of the training time, at most, that measuring again may take; 0 for never.
+      applied: of `ShardedTopK`, entries of a sum that it applies for each that a node sends of it; at least
+        1, the default.
+      recheck: part of the training time, at most, that measuring again may take, 0 <= recheck < 1; 0 for
+        never; default 0.01.
       links: the model to decide by, e.g. of `tss doctor --measure --model FILE`; links are not measured then,
-        nor, if its `selection` is not 0, sums.
+        nor, if its `selection` is not 0, sums. None (default): measured.
+      measured: not to be given: `prepare` does.
 
     Raises:
       ValueError: an argument is out of range.
+      RuntimeError: (when the strategy is made) workers cannot reach each other by TCP, to measure the links.
 
     Example:
       >>> import tf_sparse_strategy as tss

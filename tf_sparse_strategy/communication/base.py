@@ -17,6 +17,18 @@ class Communication(abc.ABC):
 
     Implementations are frozen dataclasses, told apart by their configuration: workers, and checkpoints,
     compare their `repr`. What they remember between steps is in the variables of `state`.
+
+    Example:
+      >>> import dataclasses
+      >>> from tf_sparse_strategy import cost_model
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class AllReduce(Communication):
+      ...     def reduce(self, bucket, state, collectives):
+      ...         return collectives.all_reduce(bucket, purpose="gradients")
+      ...     def cost(self, n, topology, model):
+      ...         return cost_model.all_reduce(topology, 4 * n, model)
+      >>> AllReduce()     # SparseStrategy(communication=AllReduce())
+      AllReduce()
     """
 
     # Size limit of a bucket where the user sets none. A bucket costs a few dependent collectives, and

@@ -19,9 +19,9 @@ class Dense(Communication):
 
         T = phase + 2(P-1) (alpha + N/P beta)
 
-    of the slowest link in the ring; where ranks follow the nodes, one worker of each node sends to
-    another node. When not to use it: see `Torus2D`; or where the model is so large that even the
-    best exact sum does not fit behind the computation.
+    of the slowest link in the ring, beta per element of 4 bytes; where ranks follow the nodes, one worker of
+    each node sends to another node. When not to use it: see `Torus2D`; or where the model is so large that
+    even the best exact sum does not fit behind the computation.
 
     Example:
       >>> import tf_sparse_strategy as tss

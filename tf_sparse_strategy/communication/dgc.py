@@ -41,7 +41,8 @@ class DGC(HiTopK):
       clip_norm: None (default), or the norm that a bucket's summed gradient is expected to keep below.
 
     Raises:
-      ValueError: an argument is out of range, or the optimizer or the placement of workers is refused.
+      ValueError: an argument is out of range; or, later, the placement of workers, the optimizer or a
+        gradient is refused.
 
     Example:
       >>> from tf_sparse_strategy.communication import DGC, Piecewise

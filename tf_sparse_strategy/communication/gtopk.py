@@ -44,7 +44,8 @@ class GTopK(MessageCommunication):
     loses what an inner merge dropped of it. Here who drops keeps: sum_i (s_i + r_i) = u + sum_i r_i(new).
     For any number of holders M; with w words in a message (2K+1 with the defaults):
 
-        2 ceil(log2 M) rounds of at most one message of 4 w bytes per worker; 2 (M-1) messages in all
+        2 ceil(log2 M) rounds of at most one message of 4 w bytes per worker; 2 (M-1) messages of each shard
+        in the node    4 n (G-1) + 4 min(w, n+1) (G-1) bytes per worker
 
     When not to use it: each round is a collective that waits for the one before, and a pass over n
     elements; `ShardedTopK` sends about as much in two rounds that all links share. Only K entries of the

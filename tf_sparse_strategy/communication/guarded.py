@@ -45,9 +45,9 @@ class Guarded(Switching):
 
     Args:
       scheme: any sparse scheme but `DGC`.
-      limit: of eps.
-      every: steps from one check to the next.
-      action: what to do beyond the limit: "warn", "density" or "dense".
+      limit: of eps, a ratio above 0.
+      every: steps from one check to the next, at least 1; default 100.
+      action: what to do beyond the limit: "warn" (default), "density" or "dense".
 
     Raises:
       ValueError: an argument is not as described.

@@ -48,7 +48,7 @@ class OkTopK(SparseCommunication):
       threshold_period: steps for which thresholds are used; the paper takes 32 to 128; default 32.
       boundary_period: steps for which boundaries are used; default 64, as in the paper.
       flat: every worker is a holder of its own, M = P and G = 1, as in the paper, wherever it is. Everything
-        then goes over the slow links, and residuals take G times the memory.
+        then goes over the slow links, and residuals take G times the memory. Default False.
 
     Raises:
       ValueError: an argument is out of range.

@@ -29,15 +29,17 @@ class Piecewise(Switching):
     unless told its `initial_epoch`.
 
     Args:
-      phases: (start, scheme) pairs, starts ascending from 0. Where some keep residuals per node (HiTopK,
-        ShardedTopK, GTopK, OkTopK) and others per worker (TopKAllGather, OkTopK(flat=True)), these take as
-        much memory throughout as the latter's.
-      unit: of the starts: "epoch", or "step", a step being one reduction of the gradients, of one list of
-        variables: lists that take turns in functions already traced count each for itself.
-      flush: whether an exact phase begins by summing the residuals.
+      phases: (start, scheme) pairs, starts whole and ascending from 0. Where some keep residuals per node
+        (HiTopK, ShardedTopK, GTopK, OkTopK) and others per worker (TopKAllGather, OkTopK(flat=True)), these
+        take as much memory throughout as the latter's.
+      unit: of the starts: "epoch" (default), or "step", a step being one reduction of the gradients, of one
+        list of variables: lists that take turns in functions already traced count each for itself.
+      flush: whether an exact phase begins by summing the residuals; default True.
 
     Raises:
-      ValueError: `phases` or `unit` is not as described.
+      ValueError: `phases` or `unit` is not as described; `Auto` is a phase, or a `Piecewise` of exact ones
+        beside sparse ones; or, when the strategy is made, a phase cannot run there, or phases differ in
+        `error_feedback` or in the momentum that they apply.
       TypeError: a phase's scheme is not a `Communication`.
 
     Example:

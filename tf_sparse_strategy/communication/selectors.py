@@ -30,6 +30,16 @@ def select(x: tf.Tensor, k: int, selector: str) -> tuple[tf.Tensor, tf.Tensor]:
     When not to use the latter two: `mstopk` selects exactly in about one read of `x`, no slower than they
     estimate; they are for comparison with what others have published.
 
+    Args:
+      x: float32, N static.
+      k: K, 1 to N.
+      selector: one of these.
+
+    Example:
+      >>> values, indices = select(tf.constant([0.5, -3.0, 1.0, 2.0]), 2, "exact")
+      >>> values.numpy().tolist(), indices.numpy().tolist()
+      ([-3.0, 2.0], [1, 3])
+
     Source: Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", 2019; Lin et al.,
     "Deep Gradient Compression", ICLR 2018, section 3.
     """

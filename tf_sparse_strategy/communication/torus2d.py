@@ -16,12 +16,13 @@ class Torus2D(Communication):
 
     Worker j of each node owns shard j of N/G elements; the G streams between nodes run at once, over the
     node's one link. Per worker: 2N(G-1)/G elements inside the node and 2(N/G)(M-1)/M between nodes, in
-    four phases:
+    four phases, beta per element of 4 bytes:
 
         T = 4 (phase + exchange) + 8 alpha + 2 N(G-1)/G beta_l + 2 N(M-1)/M beta_c
 
-    Against `Dense`, a node's link carries (M-1)/M : (P-1)/P of the bytes where ranks follow the nodes (a
-    tenth to a third less), G times less where they alternate, and the latency no longer grows with P.
+    Against `Dense`, a node's link carries (M-1)/M : (P-1)/P of the bytes where ranks follow the nodes (on
+    two nodes a third to a half less, on eight a tenth), G times less where they alternate, and the latency no
+    longer grows with P.
     When not to use it: with one worker per node, on one node, and for small buckets four phases do the
     work of one.
 

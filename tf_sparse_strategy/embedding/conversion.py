@@ -33,9 +33,9 @@ def shard_embeddings(
     Args:
       model: functional or sequential. For a model of one's own class, make the layers
         `tss.layers.ShardedEmbedding` where it makes them; so too for tables that do not fit on one worker.
-      min_rows: tables with fewer rows stay whole.
-      placement: "auto", by `min_rows`, by columns (no fewer than workers) and, where `ids_per_step` is
-        given, by cost, or "columns", for all tables that can be divided.
+      min_rows: with placement "auto", tables with fewer rows stay whole; default 10,000.
+      placement: "auto" (default), by `min_rows`, by columns (no fewer than workers) and, where `ids_per_step`
+        is given, by cost, or "columns", for all tables that can be divided.
       ids_per_step: distinct ids of one worker in a step; None, the default, compares no costs.
       links: the measured links, for the costs; by default only bytes count.
 
@@ -58,6 +58,8 @@ def shard_embeddings(
       ...     model = tss.shard_embeddings(model)
       >>> type(model.layers[1]) is tss.layers.ShardedEmbedding
       True
+
+    Source: for the costs EmbRace (Li et al., ICPP 2022), section 4.1.2, table 2.
     """
     if placement not in ("auto", "columns"):
         raise ValueError(f"placement={placement!r} is not 'auto' or 'columns'.")

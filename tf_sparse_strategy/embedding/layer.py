@@ -17,31 +17,33 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
 
         2 (P-1)/P u D s + 4 (P-1) (u + 1) bytes
 
-    for the rows and for their gradients, fewer to other nodes where each has several workers
-    (docs/embedding.md); the table is never reduced. Initial values, results, files and
-    checkpoints are those of the whole table, whatever P is; with one worker, or without the strategy, it is
-    an ordinary Embedding. It does not pay for tables with fewer rows than a step has ids, nor for rows so
-    short that their ids weigh as much.
+    for the rows and for their gradients, in three collectives; where several nodes have equally many workers,
+    more than one, in six, with fewer bytes between nodes (docs/embedding.md). The table is never reduced.
+    Initial values, results, files and checkpoints are those of the whole table, whatever P is; with one
+    worker, or without the strategy, it is an ordinary Embedding. It does not pay for tables with fewer rows
+    than a step has ids, nor for rows so short that their ids weigh as much.
 
     All workers must call it together, and so what reads or saves the table: see docs/embedding.md.
 
     Args:
-      input_dim: L, number of rows.
+      input_dim: L, number of rows; under the strategy below 2^31.
       output_dim: D, number of columns.
-      embeddings_initializer: draws the whole table.
-      embeddings_regularizer: a sum over elements: "l1", "l2", L1L2.
-      embeddings_constraint: acts on elements or columns: NonNeg, or a norm over axis 0.
-      mask_zero: whether id 0 is padding, for layers that support masks.
-      weights: initial table.
+      embeddings_initializer: draws the whole table; default "uniform".
+      embeddings_regularizer: a sum over elements: "l1", "l2", L1L2; or None (default).
+      embeddings_constraint: acts on elements or columns: NonNeg, or a norm over axis 0; or None (default).
+      mask_zero: whether id 0 is padding, for layers that support masks; default False. Not with a combiner.
+      weights: [L, D], initial table; None (default) to draw it.
       combiner: "sum", "mean" or "sqrtn" makes one row of the ids along the last dimension (which may be
         ragged or sparse), weighted by `call`'s `weights`; None, the default, keeps each.
       wire_dtype: "float16" or "bfloat16" halve the bytes and round rows and gradients; sums are still
-        in the table's dtype. By default rows travel in the layer's compute dtype, gradients in the table's.
-      ids_out_of_range: "error", or "clip" to take the nearest row. Negative ids count from the end.
-      **kwargs: of `keras.layers.Layer`.
+        in the table's dtype. "float32" is allowed, too. None (default): rows travel in the layer's compute
+        dtype, gradients in the table's.
+      ids_out_of_range: "error" (default), or "clip" to take the nearest row. Negative ids count from the end.
+      **kwargs: of `keras.layers.Layer`; `lora_rank` without a strategy only.
 
     Raises:
-      ValueError: an argument is none of those, or cannot be had on slices of the table.
+      ValueError: an argument is none of those, or cannot be had on slices of the table; or, in training, the
+        optimizer needs more than each element by itself.
 
     Example:
       >>> layer = ShardedEmbedding(1000, 8, combiner="mean")

@@ -126,7 +126,11 @@ class LazyAdam(keras.optimizers.Adam):
     Keras's Adam moves every row of a table in every step, by what is left of its momentum, and reads and
     writes the whole table and its slots for that. This one touches the u rows of a step. That is another
     trajectory: rows rest between their steps, while the bias correction counts all steps. Other variables are
-    trained as by Adam. The same row twice in one gradient counts as one row with the sum.
+    trained as by Adam. The same row twice in one gradient counts as one row with the sum. For the rows of a
+    gradient g in step t:
+
+        m <- m + (1 - beta_1) (g - m),   v <- v + (1 - beta_2) (g^2 - v)
+        w <- w - rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
 
     Clipping, too, is of the rows alone, each id once, which have the table's norm.
 
@@ -180,8 +184,9 @@ class Adagrad(keras.optimizers.Adagrad):
 
         a <- a + g^2,   w <- w - rate g / sqrt(a + epsilon)
 
-    With clipnorm the gradient becomes dense, and weight_decay moves all rows: then all are worked on. The
-    same row twice in one gradient counts as one row with the sum; in Keras's Adagrad as two.
+    With clipnorm or global_clipnorm the gradient of a whole table becomes dense, and weight_decay moves all
+    rows: then all are worked on. The same row twice in one gradient counts as one row with the sum; in
+    Keras's Adagrad as two.
 
     Args: those of `keras.optimizers.Adagrad`.
 

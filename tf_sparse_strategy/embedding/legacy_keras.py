@@ -18,7 +18,7 @@ class ShardedEmbedding(ShardedTable, tf_keras.layers.Embedding):
       **kwargs: of `tf_keras.layers.Layer`.
 
     Raises:
-      ValueError: as by `tss.layers.ShardedEmbedding`.
+      ValueError: as by `tss.layers.ShardedEmbedding`, or sparse=True.
 
     Example:
       >>> layer = ShardedEmbedding(1000, 8, combiner="mean")

@@ -145,7 +145,21 @@ class ShardedTable:
             )
 
     def call(self, inputs, weights=None):
-        """Rows of `inputs`, combined if so wanted; collective."""
+        """Rows of `inputs`, combined if so wanted; collective.
+
+        Args:
+          inputs: ids [...], whole numbers (others are cast to int32); may be ragged, or sparse [B, K] to be
+            combined.
+          weights: one for each id to be combined, in its place; None (default) for 1.
+
+        Returns:
+          [..., D] in the compute dtype, without the ids' last dimension if they are combined.
+
+        Raises:
+          ValueError: weights or sparse ids without a combiner, or ids of a shape that cannot be combined.
+          tf.errors.InvalidArgumentError: an id is out of range, on all workers; or weights are not in the
+            places of the ids.
+        """
         return self._output(inputs, weights)
 
     @tf.autograph.experimental.do_not_convert  # tf_keras converts `call`, whose arguments it looks at
@@ -216,20 +230,24 @@ def lookup_together(layers, inputs):
     so by themselves with the tables whose ids are their inputs.
 
     Args:
-      layers: `ShardedEmbedding`s of one strategy, with one wire_dtype and dtype policy.
-      inputs: of each layer.
+      layers: `ShardedEmbedding`s of one strategy, at least one, with one wire_dtype and dtype policy.
+      inputs: ids for each layer, as its `call` takes them.
 
     Returns:
       A list, one output per layer, with the mask of a layer with mask_zero.
 
     Raises:
-      ValueError: there are not as many inputs as layers, dtypes differ, or outputs are regularized.
+      ValueError: there are not as many inputs as layers, dtypes differ, outputs are regularized, or a layer
+        has a `call` of its own.
+      tf.errors.InvalidArgumentError: an id is out of range, on all workers.
 
     Example:
       >>> import tf_sparse_strategy as tss
       >>> layers = [tss.layers.ShardedEmbedding(10, 4), tss.layers.ShardedEmbedding(20, 2)]
       >>> [rows.shape for rows in lookup_together(layers, [tf.constant([1]), tf.constant([3])])]
       [TensorShape([1, 4]), TensorShape([1, 2])]
+
+    Source: this library.
     """
     if len(layers) != len(inputs):
         raise ValueError(f"{len(layers)} layers were given {len(inputs)} inputs; pass one for each.")

@@ -16,8 +16,9 @@ class DeAR(Divided):
         backward:   g_r = reduce_scatter(gradients)      of the last layers first, while the others compute
         update:     chunk_r, slots_r = optimizer(chunk_r, slots_r, g_r)
 
-    which moves the bytes of an all-reduce, 2N(P-1)/P per worker, but can hide half of them behind the
-    forward pass. Without `overlap`, a bucket's all-reduce can hide behind the backward pass alone.
+    which moves what an all-reduce does, 2N(P-1)/P elements per worker in at most 2(P-1) messages a bucket,
+    but can hide half of it behind the forward pass. Without `overlap`, a bucket's all-reduce can hide behind
+    the backward pass alone.
 
     The weights are gathered at the start of the next step. Until then the variables are behind, and reading
     one raises an error: call `strategy.synchronize()` on all workers first. `fit`, `evaluate` and `predict`
@@ -36,10 +37,15 @@ class DeAR(Divided):
       exclude: regular expressions; a variable whose path matches one is summed and updated as without
         overlap. Default: the tables of `Embedding`, whose gradients are sparse.
       tuning: of the training time, the part, at most, that the search may cost: each size is traced anew.
+        0 < tuning <= 1; default 0.01.
 
     Raises:
-      ValueError: an argument is out of range.
+      ValueError: an argument is out of range; or, later, it does not work with the communication, an
+        optimizer, a constraint or a sparse gradient.
       ImportError: `fusion="auto"` without scikit-learn.
+      RuntimeError: (in training) a variable is read or written while it is behind; an optimizer is built
+        within a step, or applied twice in one.
+      NotImplementedError: (in training) the optimizer is one of tf_keras.
 
     Example:
       >>> import tf_sparse_strategy as tss

@@ -22,8 +22,9 @@ class ShardedUpdate(Divided):
     number of workers, and plain Keras, load; while one is written the first worker asks the others for their
     parts. Outside of files a slot, e.g. in `optimizer.variables`, is a worker's part.
 
-    Bytes sent per step: those of the all-reduce that it replaces, 2N(P-1)/P per worker. Elements updated and
-    state per worker: 1/P. Memory: 1/P of the weights more, and 1/P instead of all of the slots.
+    Sent per step: what the all-reduce sends that it replaces, 2N(P-1)/P elements per worker, in at most
+    2(P-1) messages a bucket. Elements updated and state per worker: 1/P. Memory: 1/P of the weights more, and
+    1/P instead of all of the slots.
 
     When not to use it: with SGD or few weights, where the update takes no time; `DeAR` divides it as well and
     hides the all-gather, but keeps whole slots. Works with `communication="dense"`, optimizers of Keras 3
@@ -31,13 +32,17 @@ class ShardedUpdate(Divided):
 
     Args:
       fusion: bytes of a bucket, at most; a larger variable has one of its own, and so have the first
-        variables, up to fusion/8. Default 25 MiB; or "auto", with `tuning`, as of `DeAR`.
+        variables, up to fusion/8. Default 25 MiB; or "auto", as of `DeAR`.
       exclude: regular expressions; a variable whose path matches one is summed and updated as without.
         Default: the tables of `Embedding`, whose gradients are sparse.
+      tuning: of the training time, the part, at most, that "auto" may cost, 0 < tuning <= 1; default 0.01.
 
     Raises:
-      ValueError: an argument is out of range.
+      ValueError: an argument is out of range; or, later, it does not work with the communication, an
+        optimizer or a sparse gradient.
       ImportError: `fusion="auto"` without scikit-learn.
+      RuntimeError: (in training) an optimizer is built within a step.
+      NotImplementedError: (in training) the optimizer is one of tf_keras.
 
     Example:
       >>> import tf_sparse_strategy as tss
