@@ -49,6 +49,8 @@ def test_names_of_files_are_compared_without_their_directories():
     assert here != pipelines.strings(other.batch(2)) != pipelines.strings(tf.data.Dataset.range(2)) == []
     days, others = (tf.data.TFRecordDataset([f"/x/{a}/0", f"/x/{b}/0"]) for a, b in ("12", "21"))
     assert pipelines.strings(days) != pipelines.strings(others)
+    [images] = pipelines.strings(tf.data.Dataset.from_tensor_slices([b"\xff" * 10**6, b""]))
+    assert images[0] == 2 and len(images[1]) == 100
 
 
 def test_reads_files(tmp_path):

@@ -13,3 +13,9 @@ P = int(os.environ.get("HOROVOD_SIZE", "1"))  # workers, of which others show a 
 def thorough_if(is_left: Callable[[Any], bool], values: Iterable) -> list:
     """`values` for `pytest.mark.parametrize`, of which those that `is_left` are for `make check` alone."""
     return [pytest.param(value, marks=thorough) if is_left(value) else value for value in values]
+
+
+# For tests of what lies below Keras, where `keras` would be both.
+MOSTLY_KERAS3 = pytest.mark.parametrize(
+    "keras", thorough_if(lambda name: name == "tf_keras", ["keras", "tf_keras"]), indirect=True
+)

@@ -2,6 +2,7 @@
 
 import os
 import time
+import weakref
 
 import keras
 import tensorflow as tf
@@ -123,7 +124,7 @@ class CommunicationMonitor(*_callback_classes()):
         self.async_safe = update_freq == "epoch" and trace is None
         self._strategy = self._writer = self._recorder = self._schemes = None
         self._in_use: tuple[dict[str, int] | None, float] | None = None  # schemes, changes until now
-        self._told_of = None  # the strategy that this is of
+        self._told_of = None  # a weak reference to the strategy that this is of
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
@@ -139,8 +140,8 @@ class CommunicationMonitor(*_callback_classes()):
                 monitor._end()
         _begun.append(self)
         self._strategy = strategy
-        if strategy is not self._told_of:  # whose changes are counted anew
-            self._told_of, self._in_use = strategy, None
+        if self._told_of is None or self._told_of() is not strategy:  # whose changes are counted anew
+            self._told_of, self._in_use = weakref.ref(strategy), None
         self._step = 0
         self._hidden = {}
         if self._log_dir is not None and strategy.topology.rank == 0:

@@ -4,6 +4,7 @@
 |-----------------------------------|-------------------------------------------|-------------------|
 | TFEpochIterator.__init__, reset   | counts batches of the undivided data      | end with the data |
 | tf_keras: DataHandler._configure… | the same                                  | the same          |
+| both                              | workers with other numbers of steps hang  | compare them      |
 | ArrayDataAdapter.get_tf_dataset   | one order in all epochs, by our seed      | shuffle anew      |
 | tf_keras: TensorLikeDataAdapter   | one order in all calls of `fit`           | the same          |
 | PyDatasetAdapter.on_epoch_end     | what is ahead draws, then workers shuffle | draw from one on  |
@@ -96,14 +97,13 @@ def _end_with_the_data(original, iterator, *args, **kwargs):
     extended = extended_of(strategy)
     with while_set(_making, extended=extended):
         original(iterator, *args, **kwargs)
-    if extended is not None:
-        iterator.data_adapter.divided_by = extended
     dataset = getattr(iterator, "_distributed_dataset", None)
     if getattr(dataset, "ends_with_the_data", False):
         # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
         counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
         iterator._num_batches = counted
     if extended is not None:
+        iterator.data_adapter.divided_by = extended
         _require_as_many_steps(iterator.steps_per_epoch or iterator._num_batches, extended)
 
 

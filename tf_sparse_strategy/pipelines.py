@@ -21,7 +21,7 @@ _FILE_READERS = (
     "TFRecordDataset",
 )
 CACHED = "`cache` may hold the rows of all files"
-_COMPARED = 10_000  # strings of a list
+_COMPARED, _LENGTH, _SHOWN = 10_000, 1000, 100  # strings of a list, bytes of each, and of one in a message
 
 
 def components(structure) -> list:
@@ -111,11 +111,11 @@ def strings(dataset: tf.data.Dataset) -> list:
     for tensor in tensors:
         if tensor.dtype == tf.string and hasattr(tensor, "numpy"):
             flat = tf.reshape(tensor, [-1])
-            names = flat[:_COMPARED].numpy().tolist()
+            names = tf.strings.substr(flat[:_COMPARED], 0, _LENGTH).numpy().tolist()  # rows, perhaps: images
             common = len(os.path.dirname(os.path.commonprefix(names)))
             names = [name[common:] for name in names]
             digest = hashlib.blake2b(b"\n".join(names), digest_size=8).hexdigest()
-            found.append([int(tf.size(flat)), b"".join(names[:1]).decode(errors="replace"), digest])
+            found.append([int(tf.size(flat)), b"".join(names[:1])[:_SHOWN].decode(errors="replace"), digest])
     return found
 
 

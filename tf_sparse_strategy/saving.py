@@ -228,7 +228,7 @@ def _write_checkpoint(original, checkpoint, file_prefix, options=None):
         with saving_tables:
             return original(checkpoint, file_prefix, options)
     options.experimental_write_callbacks = None
-    with tempfile.TemporaryDirectory(prefix="not_chief_") as private, saving_tables:
+    with saving_tables, tempfile.TemporaryDirectory(prefix="not_chief_") as private:
         original(checkpoint, os.path.join(private, "checkpoint"), options)
     return file_prefix
 

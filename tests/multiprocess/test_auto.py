@@ -1,5 +1,7 @@
 """Auto under real workers: all decide alike, residuals follow, and `fit` trains with what was chosen."""
 
+import copy
+import dataclasses
 import time
 
 import keras
@@ -8,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess import oracle, sparse_runs
+from tests.thorough import thorough_if
 from tf_sparse_strategy import link_measurement, residual
 from tf_sparse_strategy.communication import Auto, Dense, HiTopK, LinkModel, TopKAllGather, auto
 from tf_sparse_strategy.communication.auto import CHOICE
@@ -42,8 +45,20 @@ def review(run, here, links):
     return names(run.scheme, here.topology)[int(run.variables[CHOICE])]
 
 
-def test_what_is_measured_is_the_same_everywhere(here, comm):
-    scheme = Auto(0.05).prepare(here)
+@pytest.fixture(scope="module")
+def measured(topology):
+    """Which takes seconds."""
+    return Auto(0.05).prepare(sparse_runs.paired(topology))
+
+
+def just_measured(measured, recheck):
+    known = copy.copy(measured.measured)
+    known.ended = time.monotonic()
+    return dataclasses.replace(measured, recheck=recheck, measured=known)
+
+
+def test_what_is_measured_is_the_same_everywhere(here, comm, measured):
+    scheme = just_measured(measured, 0.01)
     found = [[model.cross_beta, model.selection] for model in scheme.measured.models]
     if here.topology.num_workers > 1:
         kinds = dict(zip(names(scheme, here.topology), found, strict=True))
@@ -59,7 +74,7 @@ def test_what_is_measured_is_the_same_everywhere(here, comm):
     run.step(tf.ones([N]))
 
 
-@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("mode", thorough_if(lambda mode: mode == "eager", ["eager", "function"]))
 def test_it_is_the_scheme_it_chooses(here, mode):
     p, rank, paired = here.topology.num_workers, here.topology.rank, here.topology.local_workers > 1
     data = sparse_runs.floats(3, p, N, 3)
@@ -110,8 +125,8 @@ def test_a_change_is_decided_by_all_and_logged_once(here, caplog):
     assert not said or f"{N} elements" in said[0] and "HiTopK(density=0.05" in said[0]
 
 
-def test_links_that_cannot_be_measured_again_end_nothing(here, monkeypatch, caplog):
-    run = sparse_runs.Run(Auto(0.05, recheck=0.9).prepare(here), here, N)
+def test_links_that_cannot_be_measured_again_end_nothing(here, measured, monkeypatch, caplog):
+    run = sparse_runs.Run(just_measured(measured, 0.9), here, N)
     known, bucket = run.scheme.measured, sparse_runs.bucket_of(N)
     models, known.ended = known.models, known.ended - 100 * known.seconds
 
@@ -125,8 +140,8 @@ def test_links_that_cannot_be_measured_again_end_nothing(here, monkeypatch, capl
     assert caplog.text.count("could not be measured again") == (here.topology.num_workers > 1)
 
 
-def test_measuring_again_takes_no_more_than_its_part(here, monkeypatch):
-    run = sparse_runs.Run(Auto(0.05, recheck=0.01).prepare(here), here, N)
+def test_measuring_again_takes_no_more_than_its_part(here, measured, monkeypatch):
+    run = sparse_runs.Run(just_measured(measured, 0.01), here, N)
     known, bucket = run.scheme.measured, sparse_runs.bucket_of(N)
     calls = []
     monkeypatch.setattr(Auto, "_measure", lambda self, comm: calls.append(1) or known)

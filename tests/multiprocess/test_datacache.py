@@ -14,6 +14,7 @@ from datacache.callbacks import ExchangeCallback, Resume
 from datacache.exchange import Exchange
 from tests import datacache_help as help_
 from tests.multiprocess.oracle import assert_identical
+from tests.thorough import thorough
 from tf_sparse_strategy.communication import TopKAllGather
 
 
@@ -119,7 +120,9 @@ def test_the_weights_of_one_process(comm, strategy, keras, cache):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("communication", ["dense", TopKAllGather(0.2)], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    "communication", [pytest.param("dense", marks=thorough), TopKAllGather(0.2)], ids=["dense", "sparse"]
+)
 def test_resuming_in_the_middle_of_an_epoch(comm, topology, cache, shared_tmp, communication):
     """Equals an uninterrupted run bit for bit, with what the seeds of the samples draw and what is kept."""
     import keras

@@ -20,8 +20,8 @@ def of(model):
 @pytest.fixture
 def many_parts(monkeypatch):
     """A few rows in each shard, and a few of those on their way at a time."""
-    monkeypatch.setattr(checkpoints, "_SHARD", 64)
-    monkeypatch.setattr(checkpoints, "_PARTS", 13)
+    monkeypatch.setattr(checkpoints, "_SLICE", 64)
+    monkeypatch.setattr(checkpoints, "_FILES", 13)
     monkeypatch.setattr(wholes, "CHUNK", 5)
 
 
@@ -34,11 +34,11 @@ def test_no_worker_holds_a_whole_table(partners, comm, strategy, shared_tmp, mon
     """While it is written, nor while it is read, which takes a worker's columns once more."""
     whole, prefix = 4 * ROWS * WIDTH, str(shared_tmp / "m")
     model = one_table(strategy, ROWS, WIDTH, momentum=0.9)
-    part = max(checkpoints._SHARD, whole // strategy.num_replicas_in_sync // checkpoints._PARTS)
-    assert rise(lambda: of(model).write(prefix)) < MARGIN + 2 * part
+    file = max(checkpoints._SLICE, whole // strategy.num_replicas_in_sync // checkpoints._FILES)
+    assert rise(lambda: of(model).write(prefix)) < MARGIN + 2 * file
     of(model).read(prefix)  # the first also frees what the variables began with
-    assert rise(lambda: of(model).read(prefix)) < 2 * own_bytes(model) + MARGIN + part  # table and slot
-    monkeypatch.setattr(checkpoints, "_SHARD", 1 << 40)
+    assert rise(lambda: of(model).read(prefix)) < 2 * own_bytes(model) + MARGIN  # table and slot
+    monkeypatch.setattr(checkpoints, "_SLICE", 1 << 40)
     assert rise(lambda: of(model).write(prefix)) > whole or comm.topology.rank, "the measure tells"
     comm.barrier()
 
@@ -138,12 +138,12 @@ def test_looking_for_tables_reads_nothing(strategy, comm, shared_tmp):
     assert strategy.extended.collectives.traffic()[0] == before
 
 
-def test_a_full_disk_keeps_nobody_waiting(partners, topology, strategy, shared_tmp, monkeypatch):
-    """The first worker fails in the midst of the parts; the others learn that it asks no more."""
+def test_a_full_disk_keeps_nobody_waiting(partners, topology, strategy, shared_tmp, monkeypatch, caplog):
+    """The first worker fails in the midst of the parts, and says so; the others learn that it is over."""
     model = one_table(strategy, rows=1 << 10, width=16, momentum=0.9)
     prefix, limits = str(shared_tmp / "m"), resource.getrlimit(resource.RLIMIT_FSIZE)
-    monkeypatch.setattr(checkpoints, "_SHARD", 1 << 13)
-    monkeypatch.setattr(checkpoints, "_PARTS", 13)
+    monkeypatch.setattr(checkpoints, "_SLICE", 1 << 13)
+    monkeypatch.setattr(checkpoints, "_FILES", 13)
     of(model).write(prefix)
     saved = model.get_weights()[0]
     changed(model, 1)
@@ -156,6 +156,7 @@ def test_a_full_disk_keeps_nobody_waiting(partners, topology, strategy, shared_t
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     else:
         of(model).write(prefix)
+    assert ("cannot write a checkpoint" in caplog.text) == (topology.rank == 0)
     assert model.get_weights()[0].any()  # workers are in step
     of(model).read(prefix)
     np.testing.assert_array_equal(model.get_weights()[0], saved)

@@ -9,9 +9,11 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tests.multiprocess.test_monitor import compiled, dataset
+from tests.thorough import MOSTLY_KERAS3
 from tf_sparse_strategy.communication import Dense, HiTopK, OkTopK, Piecewise
 
 
+@MOSTLY_KERAS3
 def test_a_fit_that_raised_leaves_nothing_to_the_next(topology, keras, shared_tmp):
     def interrupt(batch, logs):
         raise KeyboardInterrupt
@@ -40,6 +42,7 @@ def test_monitors_of_one_fit_leave_each_other_alone(strategy, shared_tmp):
     assert "computation_stall" in logs
 
 
+@MOSTLY_KERAS3
 def test_two_that_trace_and_look_at_gradients(topology, keras, shared_tmp):
     """One after the other, the same."""
     strategy = tss.SparseStrategy(communication=OkTopK(0.1))

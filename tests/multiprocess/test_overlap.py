@@ -45,7 +45,7 @@ def test_gradient_accumulation(comm, strategies):
 OF_KERAS = ["RMSprop", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion", "Nadam"]
 
 
-@pytest.mark.parametrize("name", OF_KERAS)
+@pytest.mark.parametrize("name", thorough_if(lambda name: name not in ("Ftrl", "Nadam"), OF_KERAS))
 def test_other_optimizers_of_keras(strategies, name):
     """Nadam counts with a number for all variables, once a step. Ftrl's powers round by where they are."""
     optimizer = getattr(keras.optimizers, name)
@@ -65,10 +65,10 @@ WITH_NORMS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", WITH_NORMS.values(), ids=list(WITH_NORMS))
-def test_norms_of_wholes(strategies, optimizer):
+@pytest.mark.parametrize("name", thorough_if(lambda name: name in ("clipnorm", "lars"), WITH_NORMS))
+def test_norms_of_wholes(strategies, name):
     """Their squares are added up in another order than without overlap."""
-    without, with_overlap = (trained(s, optimizer, run_eagerly=True) for s in strategies)
+    without, with_overlap = (trained(s, WITH_NORMS[name], run_eagerly=True) for s in strategies)
     oracle.assert_same(with_overlap, without)
 
 

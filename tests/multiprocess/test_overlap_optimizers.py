@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.overlap_runs import adam, built, compare, custom_step, pair
+from tests.thorough import thorough
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ class Plain(keras.optimizers.SGD):
     "make",
     [
         lambda: keras.optimizers.Adam(Fading()),
-        lambda: keras.optimizers.Adam(lambda: 0.01),
+        pytest.param(lambda: keras.optimizers.Adam(lambda: 0.01), marks=thorough),
         lambda: Plain(0.1),
     ],
     ids=["schedule", "function", "own"],

@@ -62,7 +62,7 @@ DATA = (np.linspace(-1, 1, ROWS * 6, dtype="float32").reshape(ROWS, 6), np.linsp
 
 @pytest.mark.parametrize(
     "optimizer",
-    thorough_if(lambda f: f in (nesterov, adam), [nesterov, adam, adamw, lars]),
+    thorough_if(lambda f: f is not lars, [nesterov, adam, adamw, lars]),
     ids=lambda f: f.__name__,
 )
 def test_backup_and_resume(comm, strategies, shared_tmp, monkeypatch, tmp_path, optimizer):
@@ -180,7 +180,7 @@ def tables(second=tss.layers.ShardedEmbedding):
     ("second", "settings"),
     [
         pytest.param(tss.layers.ShardedEmbedding, {}, marks=thorough),
-        (tss.layers.ShardedEmbedding, {"clipnorm": 0.05}),
+        pytest.param(tss.layers.ShardedEmbedding, {"clipnorm": 0.05}, marks=thorough),
         (tss.layers.ShardedEmbedding, {"global_clipnorm": 0.05}),
         (keras.layers.Embedding, {"global_clipnorm": 0.05}),
     ],

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess import sparse_runs
+from tests.thorough import MOSTLY_KERAS3
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
     Auto,
@@ -125,6 +126,7 @@ def test_cost_is_the_dearest_phase(here):
     assert got == max(dear, cheap, key=lambda cost: cost.seconds)
 
 
+@MOSTLY_KERAS3
 @pytest.mark.parametrize("flush", [True, False])
 def test_epochs_of_fit(keras, topology, flush):
     phases = [(0, TopKAllGather(0.1)), (1, Dense())]

@@ -25,10 +25,14 @@ def apart(topology):
     return sparse_runs.apart(topology)
 
 
+@pytest.fixture(scope="module")
+def links(apart):
+    return link_measurement.measure(apart)
+
+
 @pytest.mark.parametrize("scheme", [HiTopK(0.01), CODED], ids=str)
-def test_computing_takes_time(scheme, apart):
+def test_computing_takes_time(scheme, apart, links):
     """Not negative, at most a microsecond per element; agreed on by all workers."""
-    links = link_measurement.measure(apart)
     found = work.calibrated(links, scheme, apart)
     if apart.topology.num_workers == 1:
         assert found == links

@@ -33,7 +33,8 @@ class Piecewise(Switching):
         (HiTopK, ShardedTopK, GTopK, OkTopK) and others per worker (TopKAllGather, OkTopK(flat=True)), these
         take as much memory throughout as the latter's.
       unit: of the starts: "epoch" (default), or "step", a step being one reduction of the gradients, of one
-        list of variables: lists that take turns in functions already traced count each for itself.
+        list of variables: lists that are trained again by a `tf.function` outside `fit` count each for
+        itself.
       flush: whether an exact phase begins by summing the residuals; default True.
 
     Raises:

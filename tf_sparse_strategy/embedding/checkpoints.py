@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tf_sparse_strategy.embedding.partition import ColumnPartition
 
-_SHARD = 16 << 20  # bytes of what is fetched at a time, unless one part is more
-_PARTS = 4  # in which a worker's number of elements is written
+_SLICE = 16 << 20  # bytes: whoever reads a part of one, reads it whole
+_FILES = 4  # in which a worker's number of elements is written, one after the other, unless they are few
 _SLICED = (tf.float32, tf.float64, tf.bfloat16)  # TensorFlow puts no float16 together
 _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value
 
@@ -22,8 +22,9 @@ _VALUE = "VARIABLE_VALUE"  # TensorFlow's name for a plain variable's value
 class _Part:
     """A tensor's place, type and shape, known before TensorFlow asks for its value in order to write it."""
 
-    def __init__(self, shape: tuple[int, ...], held: Any, value: Callable[[], np.ndarray]):
+    def __init__(self, shape: tuple[int, ...], held: Any, value: Callable[[], np.ndarray], file: int = 0):
         self.shape, self.dtype, self.device = tf.TensorShape(shape), held.dtype, held.values[0].device
+        self.file = file  # bytes of which, with others
         self._value = value
 
     def __array__(self, dtype=None, copy=None):
@@ -50,12 +51,13 @@ def to_write(held: Any, fetch: Callable[[int, int], np.ndarray]) -> dict:
     partition = held.partition
     if not goes_by_slices(held):
         return whole(held, lambda: partition.whole(fetch(0, partition.grid.rows)))
-    own = partition.rows * partition.columns // partition.workers
+    own = held.dtype.size * partition.rows * partition.columns // partition.workers
 
     def part(first, end):
-        return _Part((end - first, partition.columns), held, lambda: fetch(first, end))
+        file = max(_SLICE, own // _FILES)
+        return _Part((end - first, partition.columns), held, lambda: fetch(first, end), file)
 
-    bounds = partition.chunks(max(_SHARD // held.dtype.size, own // _PARTS))
+    bounds = partition.chunks(_SLICE // held.dtype.size)
     return {_VALUE: {_slice(partition, rows, (0, partition.columns)): part(*rows) for rows in bounds}}
 
 
@@ -122,7 +124,7 @@ class PartsInTurn(tf.train.experimental.ShardingCallback):
             size = part.tensor.shape.num_elements() * part.dtype.size
             if size > room:
                 shards.append({})
-                room = _SHARD
+                room = part.tensor.file
             room -= size
             shards[-1].setdefault(part.checkpoint_key, {})[part.slice_spec] = part.tensor
         return shards

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import checkpoints
@@ -148,6 +149,10 @@ class Wholes:
         try:
             with while_set(self._saves, **{"writes" if is_first else "answers": True}):
                 yield
+        except Exception as error:
+            if is_first:  # which waits for the others before it raises, and they may wait elsewhere
+                logging.error("The first worker cannot write a checkpoint: %s", error)
+            raise
         finally:  # also where all workers fail
             if is_first:
                 self._request(_END, 0, 0)

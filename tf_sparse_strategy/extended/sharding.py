@@ -17,6 +17,7 @@ class Sharding:
 
     def __init__(self, collectives: Collectives):
         self.collectives = collectives
+        self._told: set[str] = set()
 
     def share(
         self, dataset: tf.data.Dataset, consumer: str | None
@@ -40,7 +41,8 @@ class Sharding:
         if workers == 1:
             return dataset, None
         policy = self._policy(dataset, consumer)
-        if policy != Policy.OFF:
+        in_each_step = consumer is not None and consumer.endswith("_on_batch")
+        if policy != Policy.OFF and not in_each_step:
             self._warn_of_own_parts(dataset, policy)
         if policy == Policy.DATA:
             dataset = pipelines.in_order(dataset)
@@ -56,24 +58,31 @@ class Sharding:
     def _warn_of_own_parts(self, dataset, policy):
         """Where workers read what they share out in orders, or parts, of their own. Collective."""
         by_rows = policy == Policy.DATA
-        if by_rows and pipelines.has_unseeded_shuffle(dataset) and self.collectives.topology.rank == 0:
-            logging.warning(
+        if by_rows and pipelines.has_unseeded_shuffle(dataset):
+            self._warn(
                 "Shuffled data: a shuffle without a seed was made before the strategy, and each worker has "
                 "an order of its own: rows will be missed and repeated. Make the strategy first, or give "
                 "shuffle a seed."
             )
         remedy = (
-            "Rows will be missed and repeated: each takes its part of what it alone reads. Before a dataset "
-            "is made, seed TensorFlow, and draw its random numbers eagerly, on all workers alike or on none; "
-            "leave out `shard` and `[rank::size]`, since the strategy gives each worker its part; sort names "
-            "of files, which `glob` and `os.listdir` give in any order."
+            "Rows will be missed and repeated, as each takes its part of what it alone reads (not where only "
+            "names differ, of copies of the same rows). Before a dataset is made, seed TensorFlow, and draw "
+            "its random numbers eagerly, on all workers alike or on none; leave out `shard` and "
+            "`[rank::size]`, since the strategy gives each worker its part; sort names of files, which `glob` "
+            "and `os.listdir` give in any order."
         )
         strings = pipelines.strings(dataset)
         facts = {"shard": pipelines.shards(dataset), "strings, as names of files are": strings}
         if by_rows:
             facts["seeds of shuffles"] = pipelines.orders(dataset)
         if text := agreement.difference(facts, self.collectives, remedy):
-            logging.warning("Data of a worker's own: %s", text)
+            self._warn(f"Data of a worker's own: {text}")
+
+    def _warn(self, text):
+        """Once, by the first worker: all find the same."""
+        if self.collectives.topology.rank == 0 and text not in self._told:
+            self._told.add(text)
+            logging.warning("%s", text)
 
     def _policy(self, dataset, consumer) -> Policy:
         asked = dataset.options().experimental_distribute.auto_shard_policy
@@ -84,19 +93,18 @@ class Sharding:
         reads = pipelines.reads_files(dataset)
         reason = pipelines.reason_against_files(dataset) if reads else None
         if reason and asked == Policy.FILE:
-            logging.warning(
-                "auto_shard_policy=FILE is followed, although %s; workers see their own files alone, or what "
-                "was cached before.",
-                reason,
+            self._warn(
+                f"auto_shard_policy=FILE is followed, although {reason}; workers see their own files alone, "
+                "or what was cached before."
             )
         elif reason:
             logging.info("The dataset is shared out by rows, not by files: %s.", reason)
             reads = False
             if reason == pipelines.CACHED:
-                logging.warning(
-                    "%s: so each worker reads and caches all. DataCache keeps one copy on a machine; "
-                    "AutoShardPolicy.FILE gives each worker a part, if nobody else reads this dataset.",
-                    reason,
+                self._warn(
+                    f"{reason}: so each worker reads and caches all. DataCache keeps one copy on a machine. "
+                    "With a file for each worker, AutoShardPolicy.FILE gives it a part, if nobody else reads "
+                    "this dataset."
                 )
         enough = reads and self._has_a_file(dataset)
         everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")
