@@ -25,6 +25,7 @@ from tests.multiprocess.delayed_runs import (
     zipf,
 )
 from tests.multiprocess.saving_models import interruption
+from tests.thorough import thorough
 from tf_sparse_strategy import legacy_keras
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.scheduling import eligible
@@ -200,6 +201,7 @@ def predicting(*rows):
     return keras.layers.Dense(1)(keras.layers.Concatenate()([keras.layers.Flatten()(x) for x in rows]))
 
 
+@thorough
 def test_two_models_in_turns(strategies):
     """They share a table, whose rows wait for the optimizer of the one that was trained last."""
     results = []
@@ -218,6 +220,7 @@ def test_two_models_in_turns(strategies):
         np.testing.assert_array_equal(delayed, expected)
 
 
+@thorough
 def test_a_table_of_a_model_within_the_model(strategies):
     def build(table):
         inputs, inner = keras.Input((LENGTH,), dtype="int32"), keras.Input((LENGTH,), dtype="int32")
@@ -249,6 +252,7 @@ def test_a_second_lookup_in_a_step(strategies, caplog):
     assert caplog.text.count("are updated at once: a step looks it up more than once") == 1
 
 
+@thorough
 def test_clipping_that_is_asked_for_later(strategies, caplog):
     results = []
     for strategy in strategies:

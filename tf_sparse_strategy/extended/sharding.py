@@ -68,8 +68,8 @@ class Sharding:
             "Rows will be missed and repeated, as each takes its part of what it alone reads (not where only "
             "names differ, of copies of the same rows). Before a dataset is made, seed TensorFlow, and draw "
             "its random numbers eagerly, on all workers alike or on none; leave out `shard` and "
-            "`[rank::size]`, since the strategy gives each worker its part; sort names of files, which `glob` "
-            "and `os.listdir` give in any order."
+            "`[rank::size]`, since the strategy gives each worker its part; sort names of files, which "
+            "`glob` and `os.listdir` give in any order."
         )
         strings = pipelines.strings(dataset)
         facts = {"shard": pipelines.shards(dataset), "strings, as names of files are": strings}
