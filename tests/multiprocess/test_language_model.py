@@ -13,7 +13,7 @@ from examples.language_model import config, train
 from examples.language_model.model import SIZES
 from tests import small_texts
 from tests.multiprocess import cut_runs
-from tests.thorough import thorough
+from tests.thorough import thorough, thorough_if
 
 TINY = dataclasses.replace(
     config.RECIPES["laptop"], size="tiny", epochs=2, global_batch_size=32, learning_rate=3e-2
@@ -57,6 +57,7 @@ def test_whole_tables_learn_the_same(run, settings):
     assert whole.history["val_loss"] == pytest.approx(run.history["val_loss"], rel=1e-3)
 
 
+@thorough
 def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
     """Not to the bit: TensorFlow's sampler of words begins anew."""
     whole, resumed = cut_runs.whole_and_resumed(train.train, settings, shared_tmp)
@@ -67,7 +68,7 @@ def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
 
 @pytest.mark.parametrize(
     ("clips", "overlap"),
-    [(True, "none"), pytest.param(False, "none", marks=thorough), (False, "dear")],
+    thorough_if(lambda case: case[1] == "none", [(True, "none"), (False, "none"), (False, "dear")]),
 )
 def test_rows_of_the_input_table_are_delayed(clips, overlap, run, settings):
     """Not the output table's, which are known within the step; nor any beside one norm of all gradients."""
