@@ -46,6 +46,13 @@ def test_operations_of_the_host():
     assert intervals("/host:CPU", *events) == [(995, 1195), (1995, 2095)]
 
 
+def test_of_several_anchors_the_last_counts():
+    """Which is made where the clock was read long before the one before."""
+    events = [("a/MatMul:MatMul", 1000, 1100)]
+    for more in ([(computing._ANCHOR, 3, 4)], [(computing._ANCHOR, 3, 4), (computing._ANCHOR, 4, 5)]):
+        assert intervals("/host:CPU", *more, *events) == [(995, 1095)]
+
+
 def test_kernels_of_a_gpu():
     """Their clock is the host's; the anchor stands on the host."""
     found = space("/host:CPU")

@@ -149,7 +149,7 @@ def test_two_workers_train_as_one_process(tmp_path):
     accuracy, weights = trained(tmp_path / "one")
     again, others = trained(tmp_path / "two", str(HOROVODRUN), "--gloo", "-np", "2")
     assert accuracy > 0.85
-    assert again == accuracy
+    assert again == pytest.approx(accuracy, abs=0.01)  # of 297 images
     for mine, theirs in zip(weights, others, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 

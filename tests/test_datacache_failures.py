@@ -283,7 +283,9 @@ def test_an_original_that_is_read_wrongly_once(pattern, shm, tmp_path):
 def test_an_original_that_changes_meanwhile_is_named(tmp_path, shm, local, more):
     source = datacache.ImageFolder(str(help_.images(tmp_path / "images")))
     path = pathlib.Path(source.files[3].path)
+    written = path.stat().st_mtime_ns
     path.write_bytes(path.read_bytes() + more)
+    os.utime(path, ns=(written, written + 10**9))  # not within one tick of the kernel's clock
     cache = datacache.DataCache(
         source, help_.decode_image, tmp_path / "local" if local else None, memory_dir=str(shm)
     )

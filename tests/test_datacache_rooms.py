@@ -57,7 +57,7 @@ def test_two_runs_fill_one_cache_at_once(shm, tmp_path, versions):
     stats = [help_.finished(run)[0] for run in runs]
     assert [s["stored"] for s in stats] == [3000, 3000]
     assert sum(s["copies"] for s in stats) == 3  # each file was read by one of them
-    assert min(s["memory_misses"] for s in stats) > 300  # each has filled a part
+    assert min(s["memory_misses"] for s in stats) > 0  # each has filled a part
     for version in versions:
         cache = help_.cache(*place, version=version)
         assert cache.stats()["stored"] == 3000 and native.verify(cache.memory.path) == 0
