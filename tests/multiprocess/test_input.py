@@ -316,15 +316,6 @@ def test_shuffle_without_a_seed(comm, strategy):
     assert epochs[0] != epochs[1]
 
 
-def test_data_that_differ_are_told_of_once(strategy, topology, caplog):
-    """By the first worker, of several."""
-    for _ in range(2):
-        distributed(strategy, tf.data.Dataset.range(24).shard(topology.num_workers, topology.rank).batch(6))
-    told = topology.num_workers > 1 and topology.rank == 0
-    assert caplog.text.count("Data of a worker's own") == told
-    assert not told or f"shard: [[{topology.num_workers}, 0]] on rank 0;" in caplog.text
-
-
 @pytest.mark.parametrize("name", ["", "cache"], ids=["memory", "file"])
 def test_rows_in_a_cache_are_not_shared_out_by_files(comm, strategy, topology, shared_tmp, tmp_path, name):
     """It may hold those of all, and gives them whoever reads."""
