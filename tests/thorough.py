@@ -15,6 +15,11 @@ def thorough_if(is_left: Callable[[Any], bool], values: Iterable) -> list:
     return [pytest.param(value, marks=thorough) if is_left(value) else value for value in values]
 
 
+def thorough_with(workers: int) -> Callable:
+    """Marks a test as thorough where there are as many workers: fewer have shown the same."""
+    return thorough if P == workers else lambda test: test
+
+
 # For tests of what lies below Keras, where `keras` would be both.
 MOSTLY_KERAS3 = pytest.mark.parametrize(
     "keras", thorough_if(lambda name: name == "tf_keras", ["keras", "tf_keras"]), indirect=True

@@ -10,6 +10,7 @@ import tf_keras
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
+from tests.thorough import thorough_if
 
 STEPS, BATCH = 20, 4
 
@@ -40,7 +41,7 @@ class Seen(keras3.metrics.Metric):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("build", [True, False])
+@pytest.mark.parametrize("build", thorough_if(lambda build: build, [True, False]))
 def test_a_pydataset_with_workers_gives_each_batch_once(strategy, workers, build):
     """Keras takes a batch to infer shapes from; what waits in the queue comes again in its next run."""
     data = Numbered(workers=workers, use_multiprocessing=False, max_queue_size=10)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.sparse_runs import apart, moved, placed, sent_in_all, step
-from tests.thorough import thorough_if
+from tests.thorough import thorough, thorough_if
 from tf_sparse_strategy.communication import (
     DGC,
     HiTopK,
@@ -20,9 +20,9 @@ from tf_sparse_strategy.residual import VELOCITY, flush
 BY_WORKERS = Piecewise([(0, HiTopK(0.05)), (2, TopKAllGather(0.3))], unit="step")
 OTHERS = [
     (TopKAllGather(0.3), 64, "apart"),
-    (HiTopK(0.3), 1 << 20, "apart"),
+    pytest.param(HiTopK(0.3), 1 << 20, "apart", marks=thorough),
     (HiTopK(0.3), 1, "pairs"),
-    (ShardedTopK(0.3), 40, "apart"),
+    pytest.param(ShardedTopK(0.3), 40, "apart", marks=thorough),
     (BY_WORKERS, 64, "pairs"),
     (OkTopK(0.3, threshold_period=1), 64, "pairs"),
 ]

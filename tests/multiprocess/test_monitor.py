@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
+from tests.thorough import MOSTLY_KERAS3
 from tf_sparse_strategy import cli, metrics, traffic
 from tf_sparse_strategy.communication import Guarded, OkTopK
 
@@ -37,6 +38,7 @@ def gradient_bytes(topology):
     return p * (2 * PARAMETERS * 4 * (p - 1) // p)
 
 
+@MOSTLY_KERAS3
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_epoch_logs(strategy, topology, keras, shared_tmp, steps_per_execution):
     model = compiled(strategy, keras, steps_per_execution=steps_per_execution)

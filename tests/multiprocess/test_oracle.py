@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
+from tests.thorough import thorough
 from tf_sparse_strategy.gradients import GradientReducer
 
 # 25 rows in global batches of 8: three whole steps and a tail of one row, fewer than the workers.
@@ -61,10 +62,10 @@ def synchronized(keras):
     "optimizer, communication, settings",
     [
         ("sgd", "dense", {"full": True}),
-        ("sgd", "torus2d", {"normalization": synchronized}),
+        pytest.param("sgd", "torus2d", {"normalization": synchronized}, marks=thorough),
         ("momentum", "torus2d", {"steps_per_execution": 3}),
-        ("momentum", "dense", {"normalization": synchronized}),
-        ("adam", "dense", {}),
+        pytest.param("momentum", "dense", {"normalization": synchronized}, marks=thorough),
+        pytest.param("adam", "dense", {}, marks=thorough),
         ("adam", "torus2d", {"normalization": synchronized}),
         ("adamw", "dense", {"run_eagerly": True}),
         ("adamw", "torus2d", {"normalization": synchronized}),

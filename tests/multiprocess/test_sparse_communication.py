@@ -12,7 +12,7 @@ import tensorflow as tf
 from custom_ops.entries import coding, entries
 from tests import sparse_reference
 from tests.multiprocess.sparse_runs import Run, apart, floats, integers
-from tests.thorough import P, thorough, thorough_if
+from tests.thorough import P, thorough, thorough_if, thorough_with
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
@@ -77,6 +77,7 @@ def test_sent_and_kept_make_the_whole(kind, here, mode, density, sizes):
         np.testing.assert_array_equal(sent + run.kept(n), gradients.sum(axis=(0, 1)))
 
 
+@thorough_with(4)
 def test_indices_that_no_float32_holds(kind, here):
     if kind(0.1).share(here.topology).shards > 1:
         return  # of which each is shorter
@@ -105,12 +106,15 @@ OTHERS += [(ShardedTopK, {"applied": 2.5}), (ShardedTopK, {"applied": 40, **CODE
 OTHERS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3}), (OkTopK, {"flat": True})]
 
 
-def packs(case):
-    """Whether it is about how entries are chosen and packed: two nodes of two show that with four workers."""
-    return P == 3 and not {"index_coding", "selector"}.isdisjoint(case[1])
+def shown(case):
+    """Whether others show it: two nodes of two how entries are chosen and packed, three workers the rest."""
+    kind, options = case
+    if P == 3:
+        return not {"index_coding", "selector"}.isdisjoint(options)
+    return P == 4 and (kind in (TopKAllGather, GTopK) or "error_feedback" in options)
 
 
-@pytest.mark.parametrize("of", thorough_if(packs, OTHERS), ids=str)
+@pytest.mark.parametrize("of", thorough_if(shown, OTHERS), ids=str)
 def test_with_no_option_anything_is_lost(here, of):
     """Whole numbers beyond 2^8, or 2^11, are rounded on the wire, or cut; the residual has the rest."""
     kind, options = of
@@ -134,13 +138,13 @@ def test_density_one_is_dense_bit_for_bit(kind, here, density, values):
             assert not run.kept(n).any()
 
 
-VARIANTS = [(kind, {"error_feedback": e}) for kind in SCHEMES for e in (True, False)]
+VARIANTS = [(kind, options) for kind in SCHEMES for options in ({}, {"error_feedback": False})]
 VARIANTS += [(kind, {"wire_dtype": "float16", "index_coding": "delta"}) for kind in MESSAGES]
 VARIANTS += [(ShardedTopK, {"applied": 2.5}), (ShardedTopK, {"applied": 40, "wire_dtype": "bfloat16"})]
 VARIANTS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3}), (OkTopK, {"flat": True})]
 
 
-@pytest.mark.parametrize("of", thorough_if(packs, VARIANTS), ids=str)
+@pytest.mark.parametrize("of", thorough_if(shown, VARIANTS), ids=str)
 def test_same_steps_as_the_numpy_model(here, of):
     kind, options = of
     p, rank, nodes = here.topology.num_workers, here.topology.rank, here.topology.nodes
@@ -182,7 +186,7 @@ def test_a_gradient_of_few_entries_lets_not_all_of_the_next_pass(here):
 LONG = [(kind, {}) for kind in SCHEMES] + [(ShardedTopK, {"applied": 3, **CODED[0]}), (HiTopK, CODED[1])]
 
 
-@pytest.mark.parametrize("of", thorough_if(packs, LONG), ids=str)
+@pytest.mark.parametrize("of", thorough_if(shown, LONG), ids=str)
 def test_fifty_steps_of_descent(here, of):
     """Least squares; weights follow the model's to the bit, and are the same on all workers."""
     kind, options = of
@@ -366,6 +370,7 @@ def test_oktopk_regions_follow_where_the_large_entries_are(here):
     assert all(0.5 * part < width < 1.6 * part for width in np.diff(cuts))
 
 
+@thorough_with(4)
 def test_with_a_gpu_in_sight_steps_are_the_same(kind, here, monkeypatch):
     """TensorFlow's operations then take the place of ours."""
     p, rank, n = here.topology.num_workers, here.topology.rank, 1001

@@ -134,6 +134,7 @@ def test_steps_that_loss_scaling_skips_leave_no_trace(keras, comm, topology, kin
     assert_same_weights(model, untouched)
 
 
+@MOSTLY_KERAS3
 def test_a_step_that_loss_scaling_skips_leaves_what_was_kept(keras, topology, kind):
     """Infinite on the last worker alone, after steps that were not."""
     strategy, model, _ = fit(keras, kind(0.1), optimizer=lambda: scaled(keras, 8.0))
