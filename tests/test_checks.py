@@ -20,7 +20,7 @@ def report(rank: int = 0, /, **changes) -> dict:
         "workers": 2,
         "versions": {"keras": "3.15.1", "horovod": "0.28.1+tss.c0", "tf_keras": None},
         "settings": {"HOROVOD_CYCLE_TIME": "1"},
-        "runtime": {"gloo": True, "nccl": False, "gpus": 0},
+        "runtime": {"gloo": True, "nccl": False, "gpus": 0, "driver": False},
         "address": address,
         "ports": [32, 32, None],
         "calls": [{"rank": 1 - rank, "error": None, "clock": 0.2, "uncertainty": 0.001}],
@@ -55,7 +55,7 @@ def test_nothing_is_found_on_sound_machines():
     assert not any(examine([report(0, calls=[])]).values())
 
 
-GPUS = {"gloo": True, "nccl": True, "gpus": 2}
+GPUS = {"gloo": True, "nccl": True, "gpus": 2, "driver": True}
 BARE = {"keras": "3.15.1", "horovod": None, "tf_keras": None}
 # (check, severity, what is said of vm1, the cure, what is wrong with vm1's report)
 ILLS = [
@@ -70,6 +70,7 @@ ILLS = [
     ),
     ("Horovod", "fail", "without Gloo", "make setup", {"runtime": GPUS | {"gloo": False}}),
     ("Horovod", "warn", "without NCCL", "--gpu", {"runtime": GPUS | {"nccl": False}}),
+    ("Horovod", "warn", "finds no GPU", "and-cuda", {"runtime": GPUS | {"gpus": 0}}),
     ("Horovod", "fail", "2 workers for 1 GPUs", "start 1", {"runtime": GPUS | {"gpus": 1}}),
     (
         "versions",

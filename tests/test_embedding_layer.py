@@ -260,9 +260,9 @@ def test_stateless_calls_use_the_table_they_are_given():
 DRAWING_ON_ONE_OF_TWO_DEVICES = """
 import tensorflow as tf
 import tf_sparse_strategy as tss
-from tf_sparse_strategy import strategy
+from tf_sparse_strategy import devices
 
-strategy._pin_device = lambda: "CPU:1"  # as if it were a GPU
+devices.pin = lambda: "CPU:1"  # as if it were a GPU
 [host], two = tf.config.list_physical_devices("CPU"), [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(host, two)
 

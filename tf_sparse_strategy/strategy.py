@@ -8,7 +8,15 @@ import weakref
 
 import tensorflow as tf
 
-from tf_sparse_strategy import agreement, collectives, keras_callers, keras_hooks, saving, watchdog
+from tf_sparse_strategy import (
+    agreement,
+    collectives,
+    devices,
+    keras_callers,
+    keras_hooks,
+    saving,
+    watchdog,
+)
 from tf_sparse_strategy import communication as communication_lib
 from tf_sparse_strategy.communication import Communication
 from tf_sparse_strategy.extended import StrategyExtended, tracing
@@ -86,7 +94,7 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         patience = silence_limit if _is_positive(silence_limit) else 45.0
         longest = stall_limit if _is_positive(stall_limit) else 1800.0
         collectives.start(message_limit=patience + 15, stall_limit=longest + 60)
-        device = _pin_device()
+        device = devices.pin()
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):
             scheme = communication_lib.get(communication)
@@ -234,20 +242,3 @@ def _require_same_program(settings, device, workers):
     agreement.require_same(
         facts, workers, "Run the same program, with the same packages, on all machines."
     )
-
-
-def _pin_device() -> str:
-    """Limits this process to the accelerator of its local rank; returns the device's name."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        return "/CPU:0"
-    mine = gpus[collectives.local_rank() % len(gpus)]
-    try:
-        tf.config.set_visible_devices(mine, "GPU")
-    except RuntimeError as error:
-        raise RuntimeError(
-            "SparseStrategy must be created before TensorFlow touches a GPU, so that each process "
-            f"takes only the one of its local rank ({error}). Create the strategy first, or set "
-            "CUDA_VISIBLE_DEVICES per process."
-        ) from error
-    return "/GPU:0"

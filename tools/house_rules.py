@@ -31,6 +31,7 @@ LAYERS = (
         "tf_sparse_strategy.communication",
         "tf_sparse_strategy.computing",
         "tf_sparse_strategy.cost_model",
+        "tf_sparse_strategy.devices",
         "tf_sparse_strategy.embedding",
         "tf_sparse_strategy.gradient_kinds",
         "tf_sparse_strategy.gradients",

@@ -75,7 +75,7 @@ def horovod_address(report: Report, several: bool) -> str | None:
 
 
 def check_runtime(reports: Sequence[Report]) -> Iterable[Finding]:
-    """Horovod loads, has Gloo, and NCCL and a GPU per worker where there are GPUs."""
+    """Horovod loads, has Gloo; where there are GPUs, TensorFlow finds one per worker, and NCCL is there."""
     for report in first_of_each_host(reports):
         host, runtime = report["host"], report["runtime"]
         version = report["versions"]["horovod"]
@@ -90,6 +90,12 @@ def check_runtime(reports: Sequence[Report]) -> Iterable[Finding]:
         if not runtime["gloo"]:
             yield _fail(f"{host}: Horovod was built without Gloo", _REBUILD)
         gpus, workers = runtime["gpus"], report["workers"]
+        if runtime["driver"] and not gpus:
+            yield _warn(
+                f"{host}: NVIDIA's driver, but TensorFlow finds no GPU, and would train on CPUs",
+                'install its CUDA packages (`pip install "tensorflow[and-cuda]"`, of the same version); '
+                "to train on CPUs, set CUDA_VISIBLE_DEVICES=-1",
+            )
         if gpus and not runtime["nccl"]:
             fix = "run `python tools/horovod/build.py --gpu` in the source tree"
             yield _warn(f"{host}: GPUs, but Horovod was built without NCCL: slow", fix)

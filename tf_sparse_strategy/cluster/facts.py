@@ -41,7 +41,8 @@ def collect() -> dict[str, Any]:
       workers: on this machine.
       versions: {package: version or None}.
       settings: {environment variable: value}, of those all workers must share.
-      runtime: {"gloo", "nccl": built in; "gpus": number} or {"error": why Horovod does not load}.
+      runtime: {"gloo", "nccl": built in; "gpus": number; "driver": whether some should be there} or
+        {"error": why Horovod does not load}.
     """
     name = socket.gethostname()
     address = _resolve(name)

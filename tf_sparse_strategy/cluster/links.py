@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from tf_sparse_strategy import collectives, link_measurement
+from tf_sparse_strategy import collectives, devices, link_measurement
 from tf_sparse_strategy.communication import Dense, Torus2D
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.topology import Topology
@@ -25,6 +25,7 @@ def measure(file: pathlib.Path | None) -> None:
             "--measure needs a job of at least two workers: run it under the launcher, e.g. "
             "`horovodrun --gloo -np 8 -H vm1:4,vm2:4 tss doctor --measure`."
         )
+    devices.pin()
     model = link_measurement.measure(collectives.Collectives(topology))
     if topology.rank == 0:
         print(describe(model, topology), flush=True)
