@@ -1,29 +1,24 @@
 """DataCache: a data set that is read once, decoded once, and then trained from memory."""
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from custom_ops.datacache_store import datacache_store as native
-from datacache import budget, order, statistics
+from datacache import budget, order, statistics, warming
 from datacache import memory as memory_level
 from datacache.local import LocalCopies
 from datacache.order import Order
-from datacache.pipeline import Loader, apply_augment, sample_spec, untuned
+from datacache.pipeline import READY, Loader, apply_augment, sample_spec, untuned
 from datacache.source import ImageFolder, Samples, TFRecords
 from datacache.version import of as version_of
 
 MEMORY_DIR = "/dev/shm"  # where stores are, unless another directory is given
 _FOREVER = (1 << 63) - 1
 _WARM_BATCH = 64
-_SEEN_AT_ONCE = 1 << 20  # slots that warm() looks through for each batch, to see whether the store is full
 _EXAMINED_AT_ONCE = 1 << 20  # samples, whose numbers take memory
-_PLUMBING = re.compile(r"{{function_node.*?}} *|\s*\[\[{{node.*", re.DOTALL)  # of TensorFlow's messages
-# Batches that wait for the training. tf.data's choice grows: new memory, which takes longer than a copy.
-_READY = 2
 _LOADED_AT_ONCE = 512 << 20  # bytes of batches
 
 
@@ -238,8 +233,8 @@ class DataCache:
         # Finished batches wait where the training is slower, as many as are loaded at a time.
         sample_bytes = sum(x.shape.num_elements() * x.dtype.size for x in tf.nest.flatten(self.spec))
         at_once = min(os.cpu_count(), _LOADED_AT_ONCE // max(len(rows) * sample_bytes, 1))
-        at_once = max(at_once, _READY)
-        batches = steps.map(load_batch, at_once, deterministic=True).prefetch(_READY)
+        at_once = max(at_once, READY)
+        batches = steps.map(load_batch, at_once, deterministic=True).prefetch(READY)
         dataset = untuned(native.timed(batches, self._name))
         dataset.is_prefetched = True  # another prefetch behind it would wait in the training's stead
         # What all workers must have alike: numbers stand for samples by the order of files.
@@ -299,42 +294,7 @@ class DataCache:
             todo = sum(len(range(row, len(self), plan.batch_size)) for row in rows)
             steps = tf.data.Dataset.range(plan.steps_per_epoch)
             ids = steps.map(lambda step: order.batch_ids(step, plan, rows)[0])
-        bar = tf.keras.utils.Progbar(todo, unit_name="sample") if progress and first else None
-        load = self.load
-
-        def filled(batch):
-            first = tf.nest.flatten(load(batch))[0]
-            return tf.shape(first, tf.int64)[0]
-
-        done, number, full, rejected = 0, 0, False, self._rejected()
-        between_looks = 1 + len(self) // _SEEN_AT_ONCE
-        batches = iter(untuned(ids.map(filled, tf.data.AUTOTUNE).prefetch(_READY)))
-        while done < todo and not full:
-            try:
-                done += int(next(batches))
-            except tf.errors.OpError:
-                self._name_culprit(next(iter(ids.skip(number))))
-                raise
-            if number % between_looks == 0:
-                full = all(now > before for now, before in zip(self._rejected(), rejected, strict=True))
-            number += 1
-            if bar:
-                bar.update(done, finalize=full or done == todo)
-
-    def _name_culprit(self, ids: tf.Tensor) -> None:
-        """Raises an error that names the first of these samples that cannot be loaded, if there is one."""
-        one_by_one = iter(tf.data.Dataset.from_tensor_slices(ids).batch(1).map(self.load))
-        for sample in ids.numpy().tolist():
-            try:
-                next(one_by_one)
-            except tf.errors.OpError as error:
-                name, reason = self.source.name_of(sample), _PLUMBING.sub("", error.message)
-                raise ValueError(f"{name} cannot be read or decoded: {reason}") from error
-
-    def _rejected(self) -> list[int]:
-        """Samples for which this process found no room, in each store."""
-        paths = filter(None, (self.memory.path, self.memory.encoded_path))
-        return [native.store_stats(path).rejected for path in paths]
+        warming.fill(self, ids, todo, progress and first)
 
     def _print_forecast(self, is_first: bool) -> None:
         """One process prints once what will fit into memory, unless all is there already."""

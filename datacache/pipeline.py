@@ -11,6 +11,8 @@ from custom_ops.datacache_store import datacache_store as native
 from datacache.local import LocalCopies
 from datacache.memory import Memory
 
+# Batches that wait for the training. tf.data's choice grows: new memory, which takes longer than a copy.
+READY = 2
 _DECODED_AT_ONCE = 16  # of a batch's misses; batches are loaded in parallel as well
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import datacache
 import datacache.cache
+import datacache.warming
 from custom_ops.datacache_store import datacache_store as native
 from tests import datacache_help as help_
 
@@ -123,7 +124,7 @@ def test_warm_names_what_cannot_be_decoded(tmp_path, pattern, shm, monkeypatch):
         datacache.ImageFolder(str(folder)), help_.decode_image, memory_dir=str(shm)
     )
     for at_once, arguments in ((1 << 20, {}), (50, {"batch_size": 7})):
-        monkeypatch.setattr(datacache.cache, "_SEEN_AT_ONCE", at_once)  # a look each, and one in five
+        monkeypatch.setattr(datacache.warming, "_SEEN_AT_ONCE", at_once)  # a look each, and one in five
         with pytest.raises(ValueError, match="class_1/042.jpg cannot be read or decoded: .*image"):
             cache.warm(progress=False, **arguments)
 

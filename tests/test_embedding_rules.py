@@ -118,12 +118,10 @@ def test_bytes_are_the_formulas():
 
 def test_bytes_between_nodes_are_the_formulas():
     """4 nodes of 2: party.py."""
-    u, together, row = 1000, 1500, 64 * 4
-    found = placement.costs(placement.Table(50_000, 64), TOPOLOGY, u, node_ids=together)["columns"].bytes
-    assert found.cross == 2 * 3 * together * row // 8 + 4 * 3 * (together + 1)
+    u, row = 1000, 64 * 4
+    found = placement.costs(placement.Table(50_000, 64), TOPOLOGY, u)["columns"].bytes
+    assert found.cross == 2 * 3 * 2 * u * row // 8 + 4 * 3 * (2 * u + 1)
     assert found.local == 2 * 1 * u * row // 2 + 4 * 1 * (u + 1)
-    most = placement.costs(placement.Table(50_000, 64), TOPOLOGY, u)["columns"].bytes
-    assert most.cross == 2 * 3 * 2 * u * row // 8 + 4 * 3 * (2 * u + 1) and most.local == found.local
 
 
 class Halving(keras.optimizers.SGD):

@@ -21,11 +21,12 @@ when it began and ended; what has begun and not ended is what this worker waits 
 """
 
 import collections
+import contextlib
 import functools
 import re
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -44,17 +45,22 @@ def _function_path(graph) -> tuple[object, str]:
         graph = graph.outer_graph
 
 
-def refuse_gradient_of_branch() -> None:
-    """Raises where a gradient through control flow is traced: TensorFlow can add no variables there."""
+def graphs_being_traced() -> Iterator[tf.Graph]:
+    """The graph that operations go to now, and those around it."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
-        if re.search("(Cond|WhileBody)Grad", type(graph).__name__):
-            raise NotImplementedError(
-                "TensorFlow cannot build a gradient through tf.cond, tf.switch_case or tf.while_loop of what "
-                "communicates (synchronized BatchNormalization, ShardedEmbedding, all_reduce): compute it "
-                "always and choose by tf.where, or choose and loop in Python."
-            )
+        yield graph
         graph = getattr(graph, "outer_graph", None)
+
+
+def refuse_gradient_of_branch() -> None:
+    """Raises where a gradient through control flow is traced: TensorFlow can add no variables there."""
+    if any(re.search("(Cond|WhileBody)Grad", type(graph).__name__) for graph in graphs_being_traced()):
+        raise NotImplementedError(
+            "TensorFlow cannot build a gradient through tf.cond, tf.switch_case or tf.while_loop of what "
+            "communicates (synchronized BatchNormalization, ShardedEmbedding, all_reduce): compute it always "
+            "and choose by tf.where, or choose and loop in Python."
+        )
 
 
 def _not_constant(x, calls):
@@ -86,21 +92,29 @@ def _zero_of(first):
 
 
 @functools.cache
-def plain_variable_class() -> type:
-    """The class of a variable made outside any scope, where this must first be called.
-
-    Calling it makes a variable of this worker alone wherever the caller stands: unlike
-    `tf.Variable`, it asks no `strategy.scope()` and no `tf.function` how to create it.
-    """
+def _plain_class() -> type:
+    """The class of a variable made outside any scope, where this must first be called."""
     with tf.init_scope(), tf.device("CPU:0"):
         return type(tf.Variable(0, trainable=False))
+
+
+def plain_variable(value, device: str | None = None, **options) -> tf.Variable:
+    """A variable of this worker alone: no `strategy.scope()` and no `tf.function` is asked how to make it.
+
+    Args:
+      value: its first; nothing of a function that is being traced.
+      device: where it is; by default where the caller stands.
+      **options: further arguments of `tf.Variable`.
+    """
+    with tf.init_scope(), tf.device(device) if device else contextlib.nullcontext():
+        return _plain_class()(value, trainable=False, **options)
 
 
 class CallSites:
     """Names the collectives of one process and counts what they move."""
 
     def __init__(self):
-        self._variable_class = plain_variable_class()
+        _plain_class()  # here, outside of any scope
         self._occurrences = weakref.WeakKeyDictionary()
         self._eager_sites = collections.defaultdict(lambda: np.zeros(6, np.int64))
         self._graph_sites: dict[str, tf.Variable] = {}
@@ -143,9 +157,7 @@ class CallSites:
 
     def _run_in_order(self, name, cost, x, fn):
         if name not in self._graph_sites:
-            with tf.init_scope(), tf.device("CPU:0"):
-                site = self._variable_class([0] * 6, dtype=tf.int64, trainable=False)
-            self._graph_sites[name] = site
+            self._graph_sites[name] = plain_variable([0] * 6, "CPU:0", dtype=tf.int64)
         site = self._graph_sites[name]
         with tf.control_dependencies([x]), tf.device("CPU:0"):
             one, zeros = tf.ones([1], tf.int64), tf.zeros([2], tf.int64)

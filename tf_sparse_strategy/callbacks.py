@@ -9,8 +9,8 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import keras_callers, metrics
-from tf_sparse_strategy.communication import Dense, Torus2D
-from tf_sparse_strategy.communication.switching import Switching
+from tf_sparse_strategy.communication import Dense, Guarded, OkTopK, Torus2D
+from tf_sparse_strategy.communication.switching import within
 from tf_sparse_strategy.hooking import extended_of
 from tf_sparse_strategy.recorder import Recorder
 
@@ -322,10 +322,10 @@ class _Schemes:
     ) -> dict[str, float]:
         """What applies of `metrics.scheme_rates`."""
         rates = metrics.scheme_rates(before, now)
-        kinds = repr(self._strategy.communication)
+        schemes = list(within(self._strategy.communication, self._strategy.topology))
         names = ["sparse_part"]
-        names += ["scheme_changes"] if isinstance(self._strategy.communication, Switching) else []
-        names += ["threshold_hits"] if "OkTopK(" in kinds else []
-        names += ["eps", "beyond_limit"] if "Guarded(" in kinds else []
+        names += ["scheme_changes"] if len(schemes) > 1 else []
+        names += ["threshold_hits"] if any(isinstance(s, OkTopK) for s in schemes) else []
+        names += ["eps", "beyond_limit"] if any(isinstance(s, Guarded) for s in schemes) else []
         names += ["applied_density", "residual_ratio"] if self._freq else []
         return {name: rates[name] for name in names}

@@ -1,4 +1,4 @@
-"""Collectives over three groups of workers: the only module that touches Horovod.
+"""Collectives over three groups of workers: the only module that loads Horovod's library.
 
 Every worker must call the same methods in the same order. LOCAL and CROSS groups are built from
 Horovod's global all-to-all with empty splits outside the group: no process sets, which must be
@@ -141,7 +141,7 @@ class Collectives:
 
         Raises:
           TypeError: the dtype has no exact carrier.
-          ValueError: `op` is unknown.
+          ValueError: `op` is unknown, or `x` has 2^31 elements or more.
           tf.errors.FailedPreconditionError: shapes or dtypes differ between workers.
         """
         if op not in _OPS:
@@ -151,6 +151,7 @@ class Collectives:
             return tf.identity(x)
         carried, restore = wire.for_reduction(x, op)
         if group is Group.GLOBAL:
+            wire.check_countable(carried)
             cost = sent_bytes.of_tensor(traffic.ring_all_reduce, self.topology, carried)
             reduced = self._run(
                 f"all_reduce_{op}",
@@ -218,6 +219,7 @@ class Collectives:
 
         Raises:
           ValueError: `x` is a scalar.
+          tf.errors.InvalidArgumentError: the result would have 2^31 elements or more.
         """
         x = tf.convert_to_tensor(x)
         if x.shape.rank == 0:
@@ -261,6 +263,7 @@ class Collectives:
           (rows received in rank order, int32 [S] rows received from each worker).
 
         Raises:
+          ValueError: `x` has 2^31 elements or more.
           tf.errors.InvalidArgumentError: `splits` do not sum to n.
         """
         x = tf.convert_to_tensor(x)
@@ -290,11 +293,16 @@ class Collectives:
 
     @tf.autograph.experimental.do_not_convert
     def broadcast(self, x: tf.Tensor, purpose: str = "value") -> tf.Tensor:
-        """Returns rank 0's `x` on every worker; shape and dtype must agree."""
+        """Returns rank 0's `x` on every worker; shape and dtype must agree.
+
+        Raises:
+          ValueError: `x` has 2^31 elements or more.
+        """
         x = tf.convert_to_tensor(x)
         if self.topology.num_workers == 1:
             return tf.identity(x)
         carried, restore = wire.for_moving(x)
+        wire.check_countable(carried)
         cost = sent_bytes.of_tensor(traffic.binomial_broadcast, self.topology, carried)
         return restore(
             self._run(
@@ -347,6 +355,7 @@ class Collectives:
             received_splits.append(everyone)
             return tf.identity(x)
 
+        wire.check_countable(x)
         cost = sent_bytes.of_parts(self.topology, ranks, x, splits)
         rows = self._run(f"{kind}_{group.value}", purpose, cost, x, issue, as_sent)
         return rows, received_splits[0]

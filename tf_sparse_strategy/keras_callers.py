@@ -131,7 +131,7 @@ def is_layer_statistic(kwargs: dict) -> bool:
     need all workers). Both become variables that are averaged when written, which by linearity has the
     same value: old m + (1 - m) mean(new) = mean(old m + (1 - m) new).
     """
-    if kwargs.get("trainable", True) or not _is_float(kwargs.get("dtype")):
+    if kwargs.get("trainable", True) or not is_float(kwargs.get("dtype")):
         return False
     none = kwargs.get("aggregation") in (None, tf.VariableAggregation.NONE)
     mean_on_read = (
@@ -161,5 +161,6 @@ def is_step_counter(kwargs: dict) -> bool:
     )
 
 
-def _is_float(dtype) -> bool:
+def is_float(dtype) -> bool:
+    """Whether this is a dtype, and of floating numbers."""
     return dtype is not None and tf.as_dtype(dtype).is_floating

@@ -41,6 +41,7 @@ from tf_sparse_strategy.hooking import (
 )
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
+_NOT_DENSE = (tf.RaggedTensorSpec, tf.SparseTensorSpec)  # from which Keras infers shapes as if they were
 _told = weakref.WeakSet()  # metrics of which a warning has told
 
 
@@ -55,8 +56,8 @@ def install_keras3() -> None:
     wrap(ArrayDataAdapter, "get_tf_dataset", _shuffle_each_epoch_anew)
     wrap(PyDatasetAdapter, "on_epoch_end", _follow_first_between_epochs)
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
-    for method in ("__init__", "reset"):
-        wrap(trainer.TFEpochIterator, method, _end_with_the_data)
+    wrap(trainer.TFEpochIterator, "__init__", _make_iterator)
+    wrap(trainer.TFEpochIterator, "reset", _reset_iterator)
     wrap(base_trainer.Trainer, "compile", _compile_in_scope)
     wrap(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build_by_shapes)
     wrap(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _average_own_logs_of_keras3)
@@ -92,19 +93,27 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
     return original(callbacks, epoch, logs)
 
 
-def _end_with_the_data(original, iterator, *args, **kwargs):
-    strategy = args[0] if args else kwargs.get("distribute_strategy")
-    extended = extended_of(strategy)
+def _make_iterator(original, iterator, distribute_strategy=None, *args, **kwargs):
+    extended = extended_of(distribute_strategy)
     with while_set(_making, extended=extended):
-        original(iterator, *args, **kwargs)
+        original(iterator, distribute_strategy, *args, **kwargs)
+    _end_with_the_data(iterator)
+    if extended is not None:
+        iterator.data_adapter.divided_by = extended
+        _require_as_many_steps(iterator.steps_per_epoch or iterator._num_batches, extended)
+
+
+def _reset_iterator(original, iterator):
+    original(iterator)
+    _end_with_the_data(iterator)
+
+
+def _end_with_the_data(iterator):
     dataset = getattr(iterator, "_distributed_dataset", None)
     if getattr(dataset, "ends_with_the_data", False):
         # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
         counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
         iterator._num_batches = counted
-    if extended is not None:
-        iterator.data_adapter.divided_by = extended
-        _require_as_many_steps(iterator.steps_per_epoch or iterator._num_batches, extended)
 
 
 def _require_as_many_steps(steps, extended):
@@ -219,19 +228,23 @@ def _build(original, model, extended, iterator, data_batch):
     is_kerass = type(model).train_step is TensorFlowTrainer.train_step
     if not is_kerass and type(model).call is Model.call:
         return None  # it has none: what its step uses, that builds
-    if iterator is None or model.run_eagerly:  # what runs eagerly may ask for sizes
-        return original(model, iterator=iterator, data_batch=data_batch)
+    if iterator is None:
+        return original(model, data_batch=data_batch)
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
-    if not _is_built(model) and not all(_is_known(spec) for spec in tf.nest.flatten(specs)):
-        return original(model, iterator=iterator)  # weights may have shapes of the data
-    batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
+    flat = tf.nest.flatten(specs)
+    may_fail = not is_kerass or any(isinstance(spec, _NOT_DENSE) for spec in flat)
     try:
+        if model.run_eagerly:  # it may ask for sizes
+            return original(model, iterator=iterator)
+        if not _is_built(model) and not all(_is_known(spec) for spec in flat):
+            return original(model, iterator=iterator)  # weights may have shapes of the data
+        batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
         with model.distribute_strategy.scope():
             return model._symbolic_build(data_batch=batch)
     except Exception as error:
-        if is_kerass:
+        if not may_fail:
             raise
-        logging.info("%r is built by its own train_step: %s", model.name, error)
+        logging.info("%r is built by its first step: %s", model.name, error)
         return None
 
 

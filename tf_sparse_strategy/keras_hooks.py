@@ -15,6 +15,7 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 | ProgbarLogger.set_params                    | P workers print P progress bars      | rank 0 prints         |
 | BatchNormalization._moments                 | with a mask, it is not synchronized  | sums of all workers   |
 | TerminateOnNaN.on_batch_end (both Kerases)  | one worker's loss stops it alone     | all stop on any NaN   |
+| Layer.add_weight (Keras 3)                  | statistics made later are not seen   | make means of them    |
 | Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
@@ -34,7 +35,7 @@ from tf_sparse_strategy import (
 )
 from tf_sparse_strategy.embedding import fusion
 from tf_sparse_strategy.hooking import extended_of_model, in_replica_of_ours, model_of, ours, wrap
-from tf_sparse_strategy.keras_callers import is_in_fit
+from tf_sparse_strategy.keras_callers import is_float, is_in_fit
 from tf_sparse_strategy.overlap import tuned_fit
 
 _SCATTER = 0x9E3779B1  # odd; times a rank, so that workers' seeds are not the next ones of others' generators
@@ -75,6 +76,7 @@ def warn_of_models_outside_the_scope() -> None:
 def install_keras3() -> None:
     """Installs the hooks of this module on Keras 3. Idempotent."""
     from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
+    from keras.src.layers.layer import Layer
     from keras.src.layers.normalization.batch_normalization import BatchNormalization
     from keras.src.models import functional
     from keras.src.random import seed_generator
@@ -82,6 +84,7 @@ def install_keras3() -> None:
     wrap(progbar_logger.ProgbarLogger, "set_params", _show_progress_once)
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(BatchNormalization, "_moments", _masked_moments_of_all)
+    wrap(Layer, "add_weight", _average_later)
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
     wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
     wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
@@ -100,6 +103,15 @@ def install_tf_keras() -> None:
     wrap(callbacks.ProgbarLogger, "set_params", _show_progress_once)
     wrap(callbacks.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(callbacks.CallbackList, "on_epoch_end", _end_epoch)
+
+
+def _average_later(original, layer, *args, **kwargs):
+    """Keras makes none while it infers shapes; later nothing tells `is_layer_statistic` whose one is."""
+    weight = original(layer, *args, **kwargs)
+    is_statistic = not weight.trainable and is_float(weight.dtype) and weight.aggregation in (None, "none")
+    if weight._value is None and is_statistic and ours(tf.distribute.get_strategy()) is not None:
+        weight._aggregation = "mean"
+    return weight
 
 
 def _synchronize_first(original, callbacks, *args, **kwargs):

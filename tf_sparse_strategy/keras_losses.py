@@ -6,6 +6,9 @@
 | reduce_values (Keras 3)           | means of a loss's own are not scaled      | scale them            |
 | Mean.update_state(a batch's mean) | workers' means count alike                | weigh by true rows    |
 | MeanMetricWrapper (Keras 3)       | of a Loss, means what is scaled already   | do not scale it       |
+| Loss.__call__ (Keras 3)           | what one within another gives is scaled,  | scale the outer one's |
+|                                   | and again as a part of the outer one's    |                       |
+| Distiller.compute_loss (Keras 3)  | of its parts, functions' are not scaled   | scale the whole       |
 """
 
 import threading
@@ -14,14 +17,18 @@ import tensorflow as tf
 
 from tf_sparse_strategy.hooking import in_replica_of_ours, while_set, wrap
 
-_of_metric = threading.local()  # .is_called: whether a metric calls a loss, whose value is no share
+_whole = threading.local()  # .is_wanted: whether a loss's value is to be the mean itself, and no share of it
+_losses = threading.local()  # .within: how many losses' calls this thread is in
 
 
 def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
+    from keras.src.distillation import distiller
     from keras.src.losses import loss
     from keras.src.metrics import reduction_metrics
 
+    wrap(loss.Loss, "__call__", _call_loss)
+    wrap(distiller.Distiller, "compute_loss", _distill)
     wrap(loss, "reduce_values", _reduce_loss)
     wrap(loss, "scale_loss_for_distribution", _scale_loss)
     wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
@@ -39,7 +46,8 @@ def install_tf_keras() -> None:
 
 
 def _scale_loss(original, value):
-    if getattr(_of_metric, "is_called", False) and in_replica_of_ours() is not None:
+    is_whole = getattr(_whole, "is_wanted", False) or getattr(_losses, "within", 0) > 1
+    if is_whole and in_replica_of_ours() is not None:
         return value
     weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
@@ -63,9 +71,22 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
     return loss.scale_loss_for_distribution(reduced)
 
 
+def _call_loss(original, loss, *args, **kwargs):
+    with while_set(_losses, within=getattr(_losses, "within", 0) + 1):
+        return original(loss, *args, **kwargs)
+
+
+def _distill(original, distiller, *args, **kwargs):
+    from keras.src.losses import loss
+
+    with while_set(_whole, is_wanted=True):  # its own trackers take them so
+        total = original(distiller, *args, **kwargs)
+    return total if in_replica_of_ours() is None else loss.scale_loss_for_distribution(total)
+
+
 def _record_loss(original, metric, *args, **kwargs):
     """Of a Loss, or a function that calls one."""
-    with while_set(_of_metric, is_called=True):
+    with while_set(_whole, is_wanted=True):
         return original(metric, *args, **kwargs)
 
 

@@ -30,7 +30,7 @@ import tensorflow as tf
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import ours, wrap
+from tf_sparse_strategy.hooking import extended_of_model, ours, wrap
 from tf_sparse_strategy.overlap.variables import owner_of
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
@@ -66,6 +66,7 @@ def install_keras3() -> None:
     wrap(BaseOptimizer, "save_own_variables", tables.save_own_variables)
     wrap(BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
+    wrap(callbacks.OrbaxCheckpoint, "set_model", _refuse_orbax)
     wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
     wrap(callbacks.ModelCheckpoint, "_should_save_model", _decide_by_chief)
     _wrap_csv_logger(callbacks.CSVLogger)
@@ -211,6 +212,15 @@ def _refuse_parts(model) -> None:
             "a model with sharded tables or slots cannot be written as legacy .h5 or by Orbax, nor by "
             "tf_keras as a SavedModel, by several workers. Save it as .keras or .weights.h5, or export it."
         )
+
+
+def _refuse_orbax(original, callback, model):
+    if extended_of_model(model) is not None:
+        raise NotImplementedError(
+            "keras.callbacks.OrbaxCheckpoint coordinates workers on JAX alone: here each would write into "
+            "its directory. Use keras.callbacks.BackupAndRestore, or ModelCheckpoint."
+        )
+    return original(callback, model)
 
 
 def _refuse_state_of_parts(original, model, *args, **kwargs):

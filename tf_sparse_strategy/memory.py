@@ -22,14 +22,12 @@ from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.switching import own_name
+from tf_sparse_strategy.communication.switching import EPOCH, own_name
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, State
 from tf_sparse_strategy.taking_up import take_up
 from tf_sparse_strategy.to_chief import are_empty, gathered
 from tf_sparse_strategy.turns import Turns
-
-EPOCH = "epoch"  # the state's name of the epoch of Keras's `fit`
 
 
 @dataclasses.dataclass

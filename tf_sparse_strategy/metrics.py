@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy import input as input_pipeline
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import guarded, oktopk, switching
 from tf_sparse_strategy.communication.dense import scheme_of
@@ -54,7 +54,6 @@ class StepCounter:
     """Counts the steps one worker runs and the rows it is given, eagerly and in graphs."""
 
     def __init__(self):
-        self._variable_class = plain_variable_class()
         self._counter = None
 
     def add(self, args, rows: tf.Tensor | None) -> None:
@@ -72,8 +71,7 @@ class StepCounter:
         if rows is None:
             rows = input_pipeline.num_rows(batched)
         if self._counter is None:
-            with tf.init_scope():
-                self._counter = self._variable_class([0, 0], dtype=tf.int64, trainable=False)
+            self._counter = plain_variable([0, 0], dtype=tf.int64)
         self._counter.assign_add(tf.stack([tf.ones([], tf.int64), tf.cast(rows, tf.int64)]))
 
     def read(self) -> tuple[int, int]:
@@ -140,12 +138,10 @@ class GradientProbe:
     """
 
     def __init__(self, every: int):
-        with tf.init_scope():
-            make = plain_variable_class()
-            self._every = every
-            self._steps = make(0, dtype=tf.int64, trainable=False)  # in which something was reduced
-            self._begun = make(0, dtype=tf.int64, trainable=False)  # 1 until something is
-            self._sums = make([0.0] * 4, dtype=tf.float64, trainable=False)
+        self._every = every
+        self._steps = plain_variable(0, dtype=tf.int64)  # in which something was reduced
+        self._begun = plain_variable(0, dtype=tf.int64)  # 1 until something is
+        self._sums = plain_variable([0.0] * 4, dtype=tf.float64)
 
     def begin_step(self) -> None:
         """Lets the next `due` count one step, and those after it none."""

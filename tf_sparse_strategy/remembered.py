@@ -8,11 +8,9 @@ from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.communication.auto import CHOICE
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.guarded import BEYOND, LEVEL
-from tf_sparse_strategy.communication.switching import CHANGES, own_name
+from tf_sparse_strategy.communication.switching import CHANGES, STEP, own_name
 from tf_sparse_strategy.residual import LEFT, WAITS
 from tf_sparse_strategy.topology import Topology
-
-_STEP = "step"
 
 
 def tensors_of(plan: BucketPlan) -> list:
@@ -46,13 +44,13 @@ def is_saved(name: str, state: Mapping[str, Any]) -> bool:
 
 def is_progress(name: str) -> bool:
     """Whether a variable says how far training has come, the same on all workers, whatever the buckets."""
-    return own_name(name) in (_STEP, LEVEL)
+    return own_name(name) in (STEP, LEVEL)
 
 
 def counts_of(record: Mapping[str, Any], is_alike: bool) -> list[tuple[str, int]]:
     """(name, number) of what a checkpoint's record says of progress, by this scheme if it `is_alike`."""
     named = [(key.split("/")[1], rows) for key, rows in record["arrays"].items()]
-    return [(n, int(rows[0])) for n, rows in named if n == _STEP or (is_alike and is_progress(n))]
+    return [(n, int(rows[0])) for n, rows in named if n == STEP or (is_alike and is_progress(n))]
 
 
 def count_on(counts: Sequence[tuple[str, int]], values: Sequence[Mapping[str, Any]]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy import wire
-from tf_sparse_strategy.call_site import plain_variable_class
 from tf_sparse_strategy.topology import Group, Topology
 
 # Names in a bucket's state.
@@ -69,12 +68,6 @@ class Share:
     def length(self, n: int) -> int:
         """Elements of this worker's shard of `n`, padding included."""
         return -(-n // self.shards)
-
-
-def variable(initial_value) -> tf.Variable:
-    """A variable of this worker alone, wherever it is made; outside the function being traced."""
-    with tf.init_scope():
-        return plain_variable_class()(initial_value, trainable=False)
 
 
 class State(dict):

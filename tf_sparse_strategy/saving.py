@@ -71,8 +71,12 @@ def is_chief(extended: Any) -> bool:
 
 
 def _owner(root) -> Any:
-    """`ours` of the first object, among all that `root` tracks, that a strategy of ours made."""
-    for node in _nodes(root):
+    return _owner_of(_nodes(root))
+
+
+def _owner_of(nodes) -> Any:
+    """`ours` of the first of these objects that a strategy of ours made."""
+    for node in nodes:
         made_it = getattr(node, "distribute_strategy", None) or getattr(
             getattr(node, "value", None),
             "distribute_strategy",
@@ -84,6 +88,7 @@ def _owner(root) -> Any:
 
 
 def _nodes(root) -> list:
+    """All that `root` tracks."""
     return tf.train.TrackableView(root).descendants()
 
 
@@ -210,7 +215,8 @@ def _refuse_async(original, checkpoint):
 
 
 def _write_checkpoint(original, checkpoint, file_prefix, options=None):
-    extended = _owner(checkpoint)
+    nodes = _nodes(checkpoint)
+    extended = _owner_of(nodes)
     if extended is None:
         return original(checkpoint, file_prefix, options)
     if not tf.executing_eagerly():
@@ -220,7 +226,7 @@ def _write_checkpoint(original, checkpoint, file_prefix, options=None):
         )
     options = copy.copy(options) or tf.train.CheckpointOptions()
     saving_tables = contextlib.nullcontext()
-    holders = {held.slices for held in map(slices.of, _nodes(checkpoint)) if held is not None}
+    holders = {held.slices for held in map(slices.of, nodes) if held is not None}
     if holders:
         saving_tables = _only(holders).wholes.saving()
         options.experimental_sharding_callback = PartsInTurn(options.experimental_sharding_callback)

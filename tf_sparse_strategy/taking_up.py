@@ -12,10 +12,11 @@ from absl import logging
 
 from tf_sparse_strategy import remembered, resharding
 from tf_sparse_strategy.bucketing import BucketPlan
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.switching import NO_PHASE, PHASE
-from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State, variable
+from tf_sparse_strategy.residual import LEFT, RESIDUAL, VELOCITY, WAITS, State
 from tf_sparse_strategy.topology import Topology
 
 Variables = Sequence[dict[str, tf.Variable]]  # of each bucket, by name
@@ -73,8 +74,8 @@ def _cut_anew(name, record, own, plan, values, communication, topology):
         for b, bucket in enumerate(plan.buckets):
             if b not in holding and positions & set(bucket.positions):
                 holding[b] = LEFT
-                values[b][LEFT] = variable(tf.zeros([length(bucket.num_elements)]))
-                values[b][WAITS] = variable(1)
+                values[b][LEFT] = plain_variable(tf.zeros([length(bucket.num_elements)]))
+                values[b][WAITS] = plain_variable(1)
         added = [b for b in holding if holding[b] == LEFT]
         _warn_of_what_is_dropped(added, plan, values, communication, topology)
     elif not holding:

@@ -94,6 +94,20 @@ def for_moving(x: tf.Tensor) -> tuple[tf.Tensor, Restore]:
     )
 
 
+def check_countable(x: tf.Tensor) -> None:
+    """Refuses what Horovod, which counts elements by C's int, would send in part.
+
+    Raises:
+      ValueError: `x`, if its shape is known, has 2^31 elements or more.
+    """
+    n = x.shape.num_elements()
+    if n is not None and n >= 2**31:
+        raise ValueError(
+            f"a tensor of shape {x.shape} has {n} elements: one collective moves fewer than 2**31. Send "
+            "slices of it, one after the other."
+        )
+
+
 def narrow(x: tf.Tensor, dtype: str | tf.DType) -> tf.Tensor:
     """Float32 `x` in `dtype`: what is finite stays finite, cut to the largest number there is.
 

@@ -140,6 +140,15 @@ def test_all_gather_beyond_2_gib(comm, topology):
         np.testing.assert_array_equal(gathered[begin : begin + 4], value(rank, 4))
 
 
+@thorough
+def test_all_gather_of_more_than_can_be_counted(comm, partners, topology):
+    """Horovod would write the last blocks before the output; all workers are told, and go on."""
+    own = tf.zeros([(1 << 31) // topology.num_workers + 1], tf.uint8)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="An all-gather of 214748.* Gather slices"):
+        comm.all_gather(own)
+    assert comm.all_reduce(tf.ones([])) == topology.num_workers
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("group", GROUPS)
 def test_all_to_all_of_uneven_splits(comm, topology, group, mode):

@@ -44,6 +44,28 @@ def test_own_losses(comm, strategy, keras, kind):
     oracle.compare(comm, strategy, run)
 
 
+class Halved(keras3.losses.Loss):
+    def call(self, y, predicted):
+        return keras3.losses.Huber()(y, predicted) / 2
+
+
+@pytest.mark.parametrize("kind", ["rows", "scalar", "class"])
+def test_losses_of_losses(comm, strategy, kind):
+    """Of Keras 3; tf_keras refuses them. Each reduces itself, and is scaled as a part of the whole alone."""
+    huber = keras3.losses.Huber()
+    loss = {
+        "rows": lambda y, predicted: huber(y, predicted) + squared_errors(y, predicted),
+        "scalar": lambda y, predicted: huber(y, predicted) + mean_squared_error(y, predicted),
+        "class": Halved(),
+    }[kind]
+
+    def run(scope):
+        with scope():
+            return fit(keras3, oracle.mlp(keras3), loss)
+
+    oracle.compare(comm, strategy, run)
+
+
 class OwnStep(keras3.Model):
     """Scales its loss by the global batch size, as custom loops do."""
 
@@ -63,6 +85,25 @@ def test_own_train_step(comm, strategy):
             template = oracle.mlp(keras3)
             model = OwnStep(template.inputs, template.outputs)
             return fit(keras3, model, None)
+
+    oracle.compare(comm, strategy, run)
+
+
+@pytest.mark.parametrize(
+    ("student", "distilled"),
+    [("mse", keras3.losses.MeanSquaredError()), (keras3.losses.MeanSquaredError(), "mae")],
+    ids=["of a function", "of a Loss"],
+)
+def test_distillation(comm, strategy, student, distilled):
+    """Keras's own step, which adds up means of its parts by itself."""
+
+    def run(scope):
+        with scope():
+            teacher, model = oracle.start(oracle.mlp(keras3), seed=2), oracle.mlp(keras3)
+            parts = keras3.distillation.LogitsDistillation(loss=distilled)
+            distiller = keras3.distillation.Distiller(teacher, model, parts, student_loss_weight=0.3)
+            outcome = fit(keras3, distiller, student)
+        return {name: value for name, value in outcome.items() if "weight" in name or "loss" in name}
 
     oracle.compare(comm, strategy, run)
 

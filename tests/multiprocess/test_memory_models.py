@@ -13,8 +13,9 @@ from tests.multiprocess import saving_models
 from tests.multiprocess.saving_models import interruption
 from tests.multiprocess.sparse_runs import SHAPES, apart, kept, moved, step
 from tf_sparse_strategy.communication import Dense, HiTopK, OkTopK, Piecewise, TopKAllGather
+from tf_sparse_strategy.communication.switching import EPOCH
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.memory import EPOCH, key_of
+from tf_sparse_strategy.memory import key_of
 
 SCHEME = TopKAllGather(0.1)
 

@@ -18,9 +18,8 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
 )
 from tf_sparse_strategy.communication.auto import CHOICE
-from tf_sparse_strategy.communication.switching import own_name
+from tf_sparse_strategy.communication.switching import EPOCH, own_name
 from tf_sparse_strategy.gradients import GradientReducer
-from tf_sparse_strategy.memory import EPOCH
 from tf_sparse_strategy.residual import AGE
 from tf_sparse_strategy.topology import Topology
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import link_measurement, residual, wire
+from tf_sparse_strategy import link_measurement, wire
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
@@ -155,7 +156,7 @@ class Auto(Switching):
         if topology.rank == 0 and bucket not in self.measured.told:  # also made to clear those there are
             self.measured.told.add(bucket)
             logging.warning("%s elements of gradients go by %s", bucket.num_elements, reason)
-        return {CHOICE: residual.variable(tf.constant(number, tf.int64))}
+        return {CHOICE: plain_variable(tf.constant(number, tf.int64))}
 
     def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
         """Not where an exact scheme is taken for all: one collective more would be for nothing."""

@@ -5,8 +5,8 @@ import dataclasses
 import keras
 import tensorflow as tf
 
-from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.communication.hitopk import HiTopK
 from tf_sparse_strategy.communication.messages import take_out
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
@@ -103,7 +103,7 @@ class DGC(HiTopK):
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         variables = super().state(bucket, topology)
         if RESIDUAL in variables:
-            variables[VELOCITY] = residual.variable(tf.zeros_like(variables[RESIDUAL]))
+            variables[VELOCITY] = plain_variable(tf.zeros_like(variables[RESIDUAL]))
         elif bucket.num_elements:
             raise ValueError(
                 f"communication=DGC(...): gradients of dtype {bucket.dtype} are summed exactly, and would "

@@ -7,10 +7,11 @@ import tensorflow as tf
 from custom_ops import mstopk, sum_entries
 from tf_sparse_strategy import cost_model, residual, wire
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
-from tf_sparse_strategy.communication.switching import Switching, own_name
+from tf_sparse_strategy.communication.switching import STEP, Switching, own_name
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import AGE, RESIDUAL, State
 from tf_sparse_strategy.topology import Topology
@@ -103,10 +104,10 @@ class Guarded(Switching):
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         del bucket, topology
         return {
-            "step": residual.variable(tf.zeros([], tf.int64)),
-            LEVEL: residual.variable(tf.zeros([], tf.int64)),
-            BEYOND: residual.variable(tf.zeros([], tf.int64)),
-            EPS: residual.variable(0.0),
+            STEP: plain_variable(tf.zeros([], tf.int64)),
+            LEVEL: plain_variable(tf.zeros([], tf.int64)),
+            BEYOND: plain_variable(tf.zeros([], tf.int64)),
+            EPS: plain_variable(0.0),
         }
 
     def _now(self, state: State) -> tf.Tensor:
@@ -117,7 +118,7 @@ class Guarded(Switching):
         share = self.share(collectives.topology)
         if not self.scheme.pays(bucket.shape[0], bucket.dtype.name, share):
             return summed
-        due = (state["step"] + 1) % self.every == 0
+        due = (state[STEP] + 1) % self.every == 0
         kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
         summed, kept, eps, is_exact = tf.cond(
             due,
@@ -127,7 +128,7 @@ class Guarded(Switching):
         beyond = tf.cast(tf.logical_and(due, eps > self.limit), tf.int64)
         top = len(self.schemes(collectives.topology)) - 1
         new = {
-            "step": state["step"] + 1,
+            STEP: state[STEP] + 1,
             LEVEL: tf.minimum(state[LEVEL] + beyond, top),
             BEYOND: state[BEYOND] + beyond,
             EPS: eps,
@@ -168,27 +169,18 @@ class Guarded(Switching):
         return tf.where(beyond, values, summed), tf.where(beyond, left, kept), eps, beyond
 
     def _tell(self, eps, n: int, state, finite, topology: Topology) -> None:
-        def tell(*done):
-            found = "WARNING: Guarded: eps is", eps, "and its limit", self.limit, "for", n, "elements;"
-            tf.print(*found, *done)
-
-        if self.action == "warn":
-            tell("nothing is done about it")
-        elif self.action == "dense":
-            tf.cond(
-                finite,
-                lambda: tell("this step is summed exactly"),
-                lambda: tell("nothing is done about it, for the exact sum is not finite"),
-            )
-        else:
+        done = "nothing is done about it"
+        if self.action == "dense":
+            done = tf.where(finite, "this step is summed exactly", f"{done}, for the exact sum is not finite")
+        elif self.action == "density":
             densities = [scheme.density for scheme in self.schemes(topology)]
             raised = tf.minimum(state[LEVEL] + 1, len(densities) - 1)
-            density = tf.gather(densities, raised)
-            tf.cond(
-                raised > state[LEVEL],
-                lambda: tell("their density is raised to", density),
-                lambda: tell("their density stays", density),
+            goes = tf.where(raised > state[LEVEL], "is raised to", "stays")
+            done = tf.strings.join(
+                ["their density", goes, tf.strings.format("{}", tf.gather(densities, raised))], separator=" "
             )
+        found = f"WARNING: Guarded: eps is {{}} and its limit {self.limit} for {n} elements; "
+        tf.print(tf.strings.join([tf.strings.format(found, eps), done]))
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the scheme, and of a check in each `every`-th step."""

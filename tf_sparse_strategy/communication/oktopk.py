@@ -5,8 +5,9 @@ import dataclasses
 import tensorflow as tf
 
 from custom_ops import mstopk, sum_entries
-from tf_sparse_strategy import cost_model, residual
+from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import AGE, RESIDUAL, Share
@@ -80,12 +81,12 @@ class OkTopK(SparseCommunication):
             return {}
         return {
             **super().state(bucket, topology),
-            AGE: residual.variable(tf.zeros([], tf.int64)),
-            "local_threshold": residual.variable(0.0),
-            "global_threshold": residual.variable(0.0),
-            "overdue": residual.variable(tf.zeros([], tf.int64)),  # 1: some worker's global one is 0
-            PASSED: residual.variable(0.0),
-            "boundaries": residual.variable(tf.zeros([share.holders - 1], tf.int32)),
+            AGE: plain_variable(tf.zeros([], tf.int64)),
+            "local_threshold": plain_variable(0.0),
+            "global_threshold": plain_variable(0.0),
+            "overdue": plain_variable(tf.zeros([], tf.int64)),  # 1: some worker's global one is 0
+            PASSED: plain_variable(0.0),
+            "boundaries": plain_variable(tf.zeros([share.holders - 1], tf.int32)),
         }
 
     def _sum_shard(self, x, state, share, collectives):

@@ -4,16 +4,16 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.switching import Switching
+from tf_sparse_strategy.communication.switching import EPOCH, STEP, Switching
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import State
 from tf_sparse_strategy.topology import Topology
 
-_UNITS = ("epoch", "step")
+_UNITS = (EPOCH, STEP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Piecewise(Switching):
     """
 
     phases: tuple[tuple[int, Communication], ...]
-    unit: str = "epoch"
+    unit: str = EPOCH
     flush: bool = True
 
     def __post_init__(self):
@@ -106,7 +106,7 @@ class Piecewise(Switching):
             scheme.check_optimizer(optimizer)
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
-        return {self.unit: residual.variable(tf.zeros([], tf.int64))}
+        return {self.unit: plain_variable(tf.zeros([], tf.int64))}
 
     def _now(self, state: State) -> tf.Tensor:
         starts = tf.constant([start for start, _ in self.phases], tf.int64)
@@ -114,8 +114,8 @@ class Piecewise(Switching):
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         summed = super().reduce(bucket, state, collectives)
-        if self.unit == "step":
-            state.stage(state.finite, step=state["step"] + 1)
+        if self.unit == STEP:
+            state.stage(state.finite, **{STEP: state[STEP] + 1})
         return summed
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:

@@ -20,6 +20,7 @@ from absl import logging
 
 from tf_sparse_strategy import cost_model, residual
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
@@ -68,7 +69,7 @@ class SparseCommunication(Communication):
         share = self.share(topology)
         if not (self.keeps_residual and self.pays(bucket.num_elements, bucket.dtype, share)):
             return {}
-        return {RESIDUAL: residual.variable(tf.zeros([share.length(bucket.num_elements)]))}
+        return {RESIDUAL: plain_variable(tf.zeros([share.length(bucket.num_elements)]))}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         share = self.share(collectives.topology)

@@ -2,12 +2,13 @@
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.sparse import all_finite
@@ -17,8 +18,17 @@ from tf_sparse_strategy.topology import Group, Topology
 _SHARED = (RESIDUAL, VELOCITY)
 PHASE = "phase"  # the state's name of the scheme, by number, that the last step was summed by
 CHANGES = "changes"  # of how often another scheme took over in this run
+STEP, EPOCH = "step", "epoch"  # of the steps that were reduced, and of the epoch of Keras's `fit`
 NO_PHASE = -1  # another scheme: an exact one's first step sums what is kept
 _FIRST = -2  # there was no step
+
+
+def within(scheme: Communication, topology: Topology) -> Iterator[Communication]:
+    """`scheme` and, where it chooses from others, all that are within these."""
+    yield scheme
+    if isinstance(scheme, Switching):
+        for inner in scheme.schemes(topology):
+            yield from within(inner, topology)
 
 
 class Switching(Communication):
@@ -47,19 +57,12 @@ class Switching(Communication):
     def validate(self, topology: Topology) -> None:
         for scheme in self.schemes(topology):
             scheme.validate(topology)
-        if len(self._momenta(topology)) > 1:
+        chosen = [scheme for scheme in within(self, topology) if not isinstance(scheme, Switching)]
+        if len({getattr(scheme, "momentum", None) for scheme in chosen}) > 1:
             raise ValueError(
                 f"communication={self!r}: some of its schemes apply momentum and others leave it to the "
                 "optimizer. Use DGC of one momentum throughout, or not at all."
             )
-
-    def _momenta(self, topology: Topology) -> set[float | None]:
-        """Those of all schemes, also of those within others; None: left to the optimizer."""
-        found = set()
-        for scheme in self.schemes(topology):
-            inner = isinstance(scheme, Switching)
-            found |= scheme._momenta(topology) if inner else {getattr(scheme, "momentum", None)}
-        return found
 
     def applies_momentum(self, topology: Topology) -> bool:
         return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
@@ -87,9 +90,9 @@ class Switching(Communication):
                 variables.setdefault(_name(number, name), variable)
         length = self.share(topology).length(bucket.num_elements)
         if RESIDUAL in variables and variables[RESIDUAL].shape[0] != length:
-            variables[RESIDUAL] = residual.variable(tf.zeros([length]))
-        own = {PHASE: residual.variable(tf.constant(_FIRST, tf.int64))}
-        own[CHANGES] = residual.variable(tf.zeros([], tf.int64))
+            variables[RESIDUAL] = plain_variable(tf.zeros([length]))
+        own = {PHASE: plain_variable(tf.constant(_FIRST, tf.int64))}
+        own[CHANGES] = plain_variable(tf.zeros([], tf.int64))
         return {**variables, **self._counters(bucket, topology), **own}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Clipping summed gradients, some of which are of slices, by norms of what all workers hold."""
+"""Clipping summed gradients of which each worker holds parts, by the norms of the wholes."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradient_kinds import coalesced, of_present, sum_of_squares
 from tf_sparse_strategy.hooking import while_set
@@ -28,21 +29,36 @@ def clip(
     table = next(h for h in held if h is not None)
     of_slices = [g for g, h in zip(gradients, held, strict=True) if h is not None]
     whole = [g for g, h in zip(gradients, held, strict=True) if h is None]
-    if optimizer.clipnorm:
-        of_slices = [
-            _scaled(g, optimizer.clipnorm / tf.maximum(tf.sqrt(square), optimizer.clipnorm))
-            for g, square in zip(of_slices, _squares(of_slices, table), strict=True)
-        ]
-        whole = clip_whole(whole)
-    elif optimizer.global_clipnorm:
+    if optimizer.global_clipnorm and not optimizer.clipnorm:
         gradients, squares = with_squares(gradients, variables)
         return scaled(gradients, global_factor(tf.sqrt(squares), optimizer.global_clipnorm))
-    elif optimizer.clipvalue:
-        limit = optimizer.clipvalue
-        of_slices = [_mapped(g, lambda x: tf.clip_by_value(x, -limit, limit)) for g in of_slices]
-        whole = clip_whole(whole)
-    order = iter(whole), iter(of_slices)
+    of_slices, _ = clip_parts(optimizer, of_slices, table.slices.collectives)
+    order = iter(clip_whole(whole)), iter(of_slices)
     return [next(order[h is not None]) for h in held]
+
+
+def clip_parts(
+    optimizer: Any, parts: Sequence, collectives: Collectives, others: tf.Tensor | float = 0.0
+) -> tuple[list, tf.Tensor | None]:
+    """(`parts`, clipped as `optimizer` is set to clip the wholes; the factor of all gradients, if any).
+
+    Args:
+      optimizer: has clipnorm, global_clipnorm and clipvalue; the first that is set counts.
+      parts: of each summed gradient what this worker holds, each id once.
+      collectives: of this worker; norms cost one all-reduce of a float64 per gradient.
+      others: sum of the squares of the gradients that are not divided, for a norm of all of them.
+    """
+    if limit := optimizer.clipnorm:
+        factors = limit / tf.maximum(tf.sqrt(_squares(parts, collectives)), limit)
+        factors = tf.unstack(factors, num=len(parts))
+        return [_scaled(g, f) for g, f in zip(parts, factors, strict=True)], None
+    if limit := optimizer.global_clipnorm:
+        norm = tf.sqrt(tf.reduce_sum(_squares(parts, collectives)) + others)
+        factor = global_factor(norm, limit)
+        return scaled(parts, factor), factor
+    if limit := optimizer.clipvalue:
+        return [_mapped(g, lambda x: tf.clip_by_value(x, -limit, limit)) for g in parts], None
+    return list(parts), None
 
 
 def with_squares(
@@ -67,7 +83,8 @@ def with_squares(
     if table is None:
         return gradients if clips_rows else [tf.convert_to_tensor(g) for g in gradients], tf.add_n(squares)
     of_slices = [g for g, h in zip(gradients, held, strict=True) if h is not None]
-    return gradients, tf.add_n(squares + _squares(of_slices, table))
+    summed = _squares(of_slices, table.slices.collectives)
+    return gradients, tf.add_n(squares + tf.unstack(summed, num=len(of_slices)))
 
 
 def scaled(gradients: Sequence, factor: tf.Tensor) -> list:
@@ -99,11 +116,9 @@ def global_factor(norm: tf.Tensor, limit: float) -> tf.Tensor:
     return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 
 
-def _squares(gradients, table) -> list[tf.Tensor]:
-    """The sums of squares of whole tables' gradients, float64, by one all-reduce."""
-    own = tf.stack([sum_of_squares(g) for g in gradients])
-    summed = table.slices.collectives.all_reduce(own, purpose="table_norms")
-    return tf.unstack(summed, num=len(gradients))
+def _squares(parts, collectives) -> tf.Tensor:
+    """float64 [n]: the sum of squares of each whole, by one all-reduce."""
+    return collectives.all_reduce(tf.stack([sum_of_squares(g) for g in parts]), purpose="norms")
 
 
 def _mapped(gradient, function):

@@ -101,12 +101,17 @@ def _update_rows(gradient, variable, slots, rule) -> None:
         written.scatter_update(tf.IndexedSlices(rows, indices))
 
 
-def update_adam_rows(gradient, variable, slots, step, learning_rate, beta_1, beta_2, epsilon) -> None:
-    """Writes `adam_rows` of the summed gradient of each index; arguments as there and of `_update_rows`."""
-    numbers = {"step": step, "learning_rate": learning_rate, "beta_1": beta_1, "beta_2": beta_2}
+def update_adam_rows(optimizer, gradient, variable, slots, learning_rate) -> None:
+    """Writes `adam_rows` of the summed gradient of each index; `optimizer` is an Adam of either Keras."""
     dtype = slices.tensorflows(variable).dtype
-    numbers = {name: tf.cast(number, dtype) for name, number in numbers.items()}
-    _update_rows(gradient, variable, slots, functools.partial(adam_rows, **numbers, epsilon=epsilon))
+    numbers = {
+        "step": tf.cast(optimizer.iterations + 1, dtype),
+        "learning_rate": tf.cast(learning_rate, dtype),
+        "beta_1": tf.cast(optimizer.beta_1, dtype),
+        "beta_2": tf.cast(optimizer.beta_2, dtype),
+        "epsilon": optimizer.epsilon,
+    }
+    _update_rows(gradient, variable, slots, functools.partial(adam_rows, **numbers))
 
 
 def refuse_moving_all(optimizer, options) -> None:
@@ -164,16 +169,8 @@ class LazyAdam(keras.optimizers.Adam):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
-        update_adam_rows(
-            gradient,
-            variable,
-            (self._momentums[index].value, self._velocities[index].value),
-            step=self.iterations + 1,
-            learning_rate=learning_rate,
-            beta_1=self.beta_1,
-            beta_2=self.beta_2,
-            epsilon=self.epsilon,
-        )
+        slots = self._momentums[index].value, self._velocities[index].value
+        update_adam_rows(self, gradient, variable, slots, learning_rate)
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_strategy")

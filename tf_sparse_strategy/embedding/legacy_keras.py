@@ -105,13 +105,5 @@ class LazyAdam(tf_keras.optimizers.Adam):
             super().update_step(gradient, variable)
             return
         index = self._index_dict[self._var_key(variable)]
-        lazy.update_adam_rows(
-            gradient,
-            variable,
-            (self._momentums[index], self._velocities[index]),
-            step=self.iterations + 1,
-            learning_rate=self.learning_rate,
-            beta_1=self.beta_1,
-            beta_2=self.beta_2,
-            epsilon=self.epsilon,
-        )
+        slots = self._momentums[index], self._velocities[index]
+        lazy.update_adam_rows(self, gradient, variable, slots, self.learning_rate)

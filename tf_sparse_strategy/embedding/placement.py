@@ -35,17 +35,14 @@ class Table:
     itemsize: int = 4
 
 
-def costs(
-    table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTES, node_ids: int | None = None
-) -> dict[str, Cost]:
-    """What a step costs by placement: "columns", "gathered", "reduced".
+def costs(table: Table, topology: Topology, ids: int, links: LinkModel = BY_BYTES) -> dict[str, Cost]:
+    """What a step costs by placement: "columns" (at most, where a node asks as one), "gathered", "reduced".
 
     Args:
       table: the table.
       topology: of any one worker.
       ids: u, distinct ids of one worker in a step.
       links: the measured links (`tss doctor --measure`); by default only bytes count.
-      node_ids: U, those of a node's G workers together; by default G u, as many as there can be.
 
     Example:
       >>> found = costs(Table(rows=800_000, columns=512), Topology((0,) * 8, rank=0), ids=1700)
@@ -56,7 +53,7 @@ def costs(
     """
     row = table.columns * table.itemsize
     if topology.is_nested:
-        together = topology.local_workers * ids if node_ids is None else node_ids
+        together = topology.local_workers * ids  # distinct ids of a node: as many as there can be
         among_nodes = exchange(topology, together, row // topology.local_workers, links, Group.CROSS)
         columns = among_nodes + exchange(topology, ids, row, links, Group.LOCAL)
     else:

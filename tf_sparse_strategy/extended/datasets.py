@@ -3,8 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, distribute_utils
 
-from tf_sparse_strategy import keras_callers, pipelines
-from tf_sparse_strategy.agreement import require_same
+from tf_sparse_strategy import agreement, keras_callers, pipelines
 from tf_sparse_strategy.extended.iteration import HOST_ITERATOR, DistributedDataset
 from tf_sparse_strategy.scheduling.look_ahead import look_ahead
 
@@ -19,11 +18,11 @@ class Datasets:
         _refuse_per_replica(options)
         self._require_alike(dataset, of_shares=_is_own(dataset))
         consumer = keras_callers.consumer()
-        part, agreement = self._sharding.share(dataset, consumer)
+        part, ends = self._sharding.share(dataset, consumer)
         if self.delayed is not None and consumer == "fit":
             part = look_ahead(part)
-        distributed = self._distributed(part, agreement)
-        if agreement == "rows":
+        distributed = self._distributed(part, ends)
+        if ends == "rows":
             distributed.undivided = self._agreed(dataset.cardinality())
             if distributed.undivided > 0 and _is_own(dataset):  # whose batches are cut, each into P
                 most = self.collectives.all_reduce(dataset.cardinality(), op="max", purpose="batches")
@@ -34,22 +33,22 @@ class Datasets:
         _refuse_per_replica(options)
         dataset = dataset_fn(self._make_input_context())
         self._require_alike(dataset, of_shares=True)
-        agreement = None if self._size == 1 else "all"
-        return self._distributed(dataset, agreement)
+        ends = None if self._size == 1 else "all"
+        return self._distributed(dataset, ends)
 
     def _require_alike(self, dataset, of_shares):
         """What a DataCache is made of, whose samples go by numbers; but not of one that is a worker's own."""
         for stage in pipelines.stages(dataset):
             if hasattr(stage, "alike") and (stage.is_share or not of_shares):
                 remedy = "DataCache: give all workers the same arguments, and a source of the same files."
-                require_same(stage.alike, self.collectives, remedy)
+                agreement.require_same(stage.alike, self.collectives, remedy)
 
-    def _distributed(self, dataset, agreement):
-        batches = None if agreement is None else tf.data.UNKNOWN_CARDINALITY
-        if agreement == "all":
+    def _distributed(self, dataset, ends):
+        batches = None if ends is None else tf.data.UNKNOWN_CARDINALITY
+        if ends == "all":
             batches = self._agreed(dataset.cardinality())
             if batches == tf.data.INFINITE_CARDINALITY:
-                agreement = batches = None
+                ends = batches = None
         if not getattr(dataset, "is_prefetched", False):  # as DataCache's are
             dataset = dataset.prefetch(tf.data.AUTOTUNE)
         return DistributedDataset(
@@ -57,7 +56,7 @@ class Datasets:
             strategy=self._container_strategy(),
             dataset=pipelines.without_tuning(dataset),
             options=HOST_ITERATOR,
-            agreement=agreement,
+            ends=ends,
             batches=batches,
         )
 

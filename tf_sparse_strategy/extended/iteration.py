@@ -16,33 +16,33 @@ HOST_ITERATOR = tf.distribute.InputOptions(
 class _Agreed:
     """Mixed into a type: carries how workers agree that data is left into tf.functions that take it.
 
-    A function that was traced for one agreement must not be called with data of another.
+    A function that was traced for one way must not be called with data of another.
     """
 
-    def __init__(self, *args, agreement=None, **kwargs):
+    def __init__(self, *args, ends=None, **kwargs):
         super().__init__(*args, **kwargs)
-        self.agreement = agreement
+        self.ends = ends
 
     def _serialize(self):
-        return (*super()._serialize(), self.agreement)
+        return (*super()._serialize(), self.ends)
 
     def sanity_check_type(self, other):
         super().sanity_check_type(other)
-        if self.agreement != other.agreement:
+        if self.ends != other.ends:
             raise ValueError(f"{self} and {other} end in different ways")
 
     def most_specific_common_supertype(self, others):
-        return self._with_agreement(super().most_specific_common_supertype(others))
+        return self._with_ends(super().most_specific_common_supertype(others))
 
     def _with_tensor_ranks_only(self):
-        return self._with_agreement(super()._with_tensor_ranks_only())
+        return self._with_ends(super()._with_tensor_ranks_only())
 
     def _without_tensor_names(self):
-        return self._with_agreement(super()._without_tensor_names())
+        return self._with_ends(super()._without_tensor_names())
 
-    def _with_agreement(self, spec):
+    def _with_ends(self, spec):
         if spec is not None:
-            spec.agreement = self.agreement
+            spec.ends = self.ends
         return spec
 
 
@@ -59,7 +59,7 @@ class _IteratorSpec(_Agreed, input_lib.DistributedIteratorSpec):
             strategy=self._strategy,
             cardinality=self._cardinality,
             options=self._options,
-            agreement=self.agreement,
+            ends=self.ends,
         )
 
 
@@ -67,13 +67,13 @@ class DistributedIterator(input_lib.DistributedIterator):
     """Yields this worker's batches; ends on all workers at the same step.
 
     Args:
-      agreement: None where the pipeline itself ends everywhere at once; "all" to end when any worker
+      ends: None where the pipeline itself ends everywhere at once; "all" to end when any worker
         has no more; "rows" (tagged batches) to end when no worker has any row left.
     """
 
-    def __init__(self, *args, agreement=None, **kwargs):
+    def __init__(self, *args, ends=None, **kwargs):
         super().__init__(*args, **kwargs)
-        self._agreement = agreement
+        self._ends = ends
 
     @property
     def element_spec(self):
@@ -87,7 +87,7 @@ class DistributedIterator(input_lib.DistributedIterator):
             self._strategy,
             self._options,
             self._cardinality,
-            agreement=self._agreement,
+            ends=self._ends,
         )
 
     def get_next(self, name=None):
@@ -97,7 +97,7 @@ class DistributedIterator(input_lib.DistributedIterator):
                     "next(iterator) was called in a replica function; call it outside and pass the "
                     "batch: strategy.run(fn, args=(next(iterator),))."
                 )
-        if self._agreement is None:
+        if self._ends is None:
             return self._get_next_no_partial_batch_handling()
         optional, more, total = self._poll()
         return tf.cond(more, lambda: self._value(optional, total), self._end)
@@ -114,9 +114,9 @@ class DistributedIterator(input_lib.DistributedIterator):
         """(this worker's optional, whether the workers go on, rows of all where they agree by rows)."""
         [optional] = self._iterators[0].get_next_as_optional_list()
         collectives = self._strategy.extended.collectives
-        if self._agreement is None:
+        if self._ends is None:
             return optional, optional.has_value(), None
-        if self._agreement == "all":
+        if self._ends == "all":
             return optional, agreement.all_have_data(optional, collectives), None
         total = agreement.total_rows(optional, collectives)
         return optional, total > 0, total
@@ -142,17 +142,17 @@ class _DatasetSpec(_Agreed, input_lib.DistributedDatasetsFromFunctionSpec):
     def _from_components(self, components):
         [dataset] = components
         return DistributedDataset(
-            self._input_workers, self._strategy, dataset, self._options, self.agreement, None
+            self._input_workers, self._strategy, dataset, self._options, self.ends, None
         )
 
 
 class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
     """This worker's part of a dataset."""
 
-    def __init__(self, input_workers, strategy, dataset, options, agreement, batches):
+    def __init__(self, input_workers, strategy, dataset, options, ends, batches):
         input_context = strategy.extended._make_input_context()
         super().__init__(input_workers, strategy, [input_context], lambda _: dataset, options=options)
-        self._agreement = agreement
+        self._ends = ends
         self._batches = batches  # of all workers alike, where their own numbers differ
         self.undivided = tf.data.UNKNOWN_CARDINALITY  # batches of what was shared out
 
@@ -163,7 +163,7 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
     @property
     def _type_spec(self):
         return _DatasetSpec(
-            self._input_workers, self._element_spec, self._strategy, self._options, agreement=self._agreement
+            self._input_workers, self._element_spec, self._strategy, self._options, ends=self._ends
         )
 
     @property
@@ -184,7 +184,7 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
             strategy=self._strategy,
             cardinality=self._cardinality,
             options=self._options,
-            agreement=self._agreement,
+            ends=self._ends,
         )
         iterator._element_spec = self._element_spec
         return iterator

@@ -9,7 +9,7 @@ from tensorflow.python.framework import ops
 
 from tf_sparse_strategy import agreement
 from tf_sparse_strategy import input as input_pipeline
-from tf_sparse_strategy.call_site import plain_variable_class, refuse_gradient_of_branch
+from tf_sparse_strategy.call_site import plain_variable, refuse_gradient_of_branch
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
@@ -115,8 +115,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         self._task_id = self._rank  # Keras names by it what workers beside the chief write
         self._is_chief = self._rank == 0
         self.experimental_enable_get_next_as_optional = True
-        with tf.device("CPU:0"):
-            self._counted = plain_variable_class()([1, 1], dtype=tf.int64, trainable=False)
+        self._counted = plain_variable([1, 1], "CPU:0", dtype=tf.int64)
         self._sharding = Sharding(collectives)
         self.shuffles = Shuffles(collectives)
 

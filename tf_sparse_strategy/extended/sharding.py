@@ -22,14 +22,14 @@ class Sharding:
     def share(
         self, dataset: tf.data.Dataset, consumer: str | None
     ) -> tuple[tf.data.Dataset, str | None]:
-        """Returns (this worker's part, how workers must agree that data is left).
+        """Returns (this worker's part, where all parts end).
 
         Args:
           dataset: yields global batches.
           consumer: the Keras loop that will read it and understands `input.Batch`, or None.
 
         Returns:
-          The agreement is None where all parts end together of themselves, "all" to end with the
+          Where they end is None where all parts end together of themselves, "all" to end with the
           first worker that has no more, "rows" to go on until no worker has a row left.
 
         Raises:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context
 
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 
 _given: set[int] = set()  # seeds that were ours, not the user's
@@ -36,8 +36,7 @@ class Shuffles:
             return None
         self._made += 1
         first = tf.constant(self._seed + self._made, tf.int64)
-        with tf.init_scope(), tf.device("CPU:0"):
-            calls = plain_variable_class()(0, dtype=tf.int64, trainable=False)
+        calls = plain_variable(0, "CPU:0", dtype=tf.int64)
 
         def shuffle(x):
             return tf.random.experimental.stateless_shuffle(x, tf.stack([first, calls.assign_add(1)]))

@@ -1,11 +1,14 @@
 """What the step under way in this thread has done to which variables, while it is traced or run."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from tf_sparse_strategy.call_site import graphs_being_traced
 
 APPLIED_TWICE = (
     "overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are gathered when a "
@@ -53,9 +56,5 @@ class Step(threading.local):
             raise RuntimeError(APPLIED_TWICE)
 
     def _in_loop(self) -> bool:
-        graph = tf.compat.v1.get_default_graph()
-        while graph is not None and graph is not self._graph:
-            if "While" in type(graph).__name__:
-                return True
-            graph = getattr(graph, "outer_graph", None)
-        return False
+        within = itertools.takewhile(lambda graph: graph is not self._graph, graphs_being_traced())
+        return any("While" in type(graph).__name__ for graph in within)

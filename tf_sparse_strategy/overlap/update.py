@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.overlap import chunks, clipping
+from tf_sparse_strategy.embedding import clipping, slices
+from tf_sparse_strategy.overlap import chunks
 from tf_sparse_strategy.overlap.plan import plan
 from tf_sparse_strategy.overlap.step import APPLIED_TWICE, Step
 
@@ -56,8 +56,7 @@ class ChunkedUpdate:
         self.tuner: Any = None  # the Tuner of its buckets, if any
         self._slots = None
         self._inner_variables = list(inner.variables)
-        with tf.init_scope(), tf.device("CPU:0"):
-            self._state = plain_variable_class()(_WHOLE, dtype=tf.int32, trainable=False)
+        self._state = plain_variable(_WHOLE, "CPU:0", dtype=tf.int32)
         for whole, _ in self._pairs:
             whole.owner = self
 
@@ -132,7 +131,7 @@ class ChunkedUpdate:
             whole = tf.equal(state, _WHOLE)
         cut = tf.cond(whole, self._cut, _nothing)
         owned = sums = self._reduce_scatter(gradients, variables)
-        owned, factor = clipping.clip(self.optimizer, owned, self._collectives, others)
+        owned, factor = clipping.clip_parts(self.optimizer, owned, self._collectives, others)
         shards = [self._shards[key(v)] for v in variables]
         self._decay(variables, shards)
         # Not that of its own class, if it has one: the optimizer's has been called, and has counted.

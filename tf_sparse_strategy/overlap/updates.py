@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.embedding.optimizer_copies import configuration
@@ -42,10 +42,9 @@ class ChunkedUpdates:
         self._updates: list[ChunkedUpdate] = []
         self._made = 0  # updates so far, closed ones included
         self._local = threading.local()
-        with tf.init_scope(), tf.device("CPU:0"):
-            # The number of the last update that has run: functions that were traced before it was made
-            # do not gather its weights.
-            self._last = plain_variable_class()(0, dtype=tf.int32, trainable=False)
+        # The number of the last update that has run: functions that were traced before it was made do not
+        # gather its weights.
+        self._last = plain_variable(0, "CPU:0", dtype=tf.int32)
 
     def of(self, optimizer: Any) -> ChunkedUpdate | None:
         """The divided update of `optimizer`, or None."""

@@ -17,9 +17,10 @@ prior and delayed rows are EmbRace's (Li et al., ICPP 2022), algorithm 1.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable
 
 
 def positions(known: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -63,6 +64,13 @@ def missing_first(
     return tf.gather(ids, order), moved, number, tf.gather(position, found)
 
 
+def no_rows(table: Any, dtype: tf.DType) -> tuple[tf.Variable, tf.Variable]:
+    """Variables for (ids int64 [n], rows [n, this worker's columns] of dtype) of a slice, n = 0 so far."""
+    columns, device = sum(table.slices.widths(table.partition)), table.values[0].device
+    ids = plain_variable(np.zeros([0], np.int64), device, shape=[None])
+    return ids, plain_variable(np.zeros([0, columns], dtype.as_numpy_dtype), device, shape=[None, columns])
+
+
 class EarlyRows:
     """Rows of one table that this worker has for its next lookup.
 
@@ -71,13 +79,8 @@ class EarlyRows:
     """
 
     def __init__(self, table: Any):
-        made, columns = plain_variable_class(), sum(table.slices.widths(table.partition))
         # Wide enough for whatever dtype rows travel in, so that they keep their bits.
-        dtype = table.dtype if table.dtype.size >= 4 else tf.float32
-        with tf.init_scope(), tf.device(table.values[0].device):
-            none = tf.zeros([0, columns], dtype)
-            self._rows = made(none, shape=[None, columns], trainable=False)
-            self._ids = made(tf.zeros([0], tf.int64), shape=[None], trainable=False)
+        self._ids, self._rows = no_rows(table, table.dtype if table.dtype.size >= 4 else tf.float32)
 
     def positions(self, ids: tf.Tensor) -> tf.Tensor:
         """Where each of the distinct `ids` is, -1 where it is not."""

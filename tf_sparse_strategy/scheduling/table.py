@@ -9,11 +9,11 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import keras_callers
-from tf_sparse_strategy.call_site import plain_variable_class
+from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.gradient_kinds import coalesced
 from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.scheduling import eligible
-from tf_sparse_strategy.scheduling.early import EarlyRows
+from tf_sparse_strategy.scheduling.early import EarlyRows, no_rows
 from tf_sparse_strategy.scheduling.split import Split, contains
 
 
@@ -36,16 +36,10 @@ class DelayedRows:
         self.wire_dtype, self.early = table.dtype, EarlyRows(table)
         self.optimizer, self._number, self.looked_up_within = None, 0, False
         self._optimizers = weakref.WeakValueDictionary()  # by number; former ones may train again
-        made = plain_variable_class()
-        columns = sum(table.slices.widths(table.partition))
-        with tf.init_scope(), tf.device(table.values[0].device):
-            none = tf.zeros([0, columns], table.dtype)
-            self._rows = made(none, shape=[None, columns], trainable=False)
-            self._ids = made(tf.zeros([0], tf.int64), shape=[None], trainable=False)
-        with tf.init_scope(), tf.device("CPU:0"):
-            self._step = made(0, dtype=tf.int64, trainable=False)
-            self._rate = made(0.0, dtype=tf.float64, trainable=False)
-            self._waiting = made(0, dtype=tf.int32, trainable=False)  # for which optimizer, 0 for none
+        self._ids, self._rows = no_rows(table, table.dtype)
+        self._step = plain_variable(0, "CPU:0", dtype=tf.int64)
+        self._rate = plain_variable(0.0, "CPU:0", dtype=tf.float64)
+        self._waiting = plain_variable(0, "CPU:0", dtype=tf.int32)  # for which optimizer, 0 for none
 
     @property
     def table(self) -> Any:

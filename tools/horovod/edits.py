@@ -307,6 +307,22 @@ protected:
         "blocks of 2 GiB and more.",
     ),
     Edit(
+        name="countable-gathers",
+        file="horovod/common/ops/collective_operations.cc",
+        expected="    // Allgather output will have shape of:\n",
+        replacement="""\
+    auto elements = total_entry_dimension_size * single_slice_shape.num_elements();
+    if (elements > INT32_MAX) {
+      return Status::InvalidArgument("An all-gather of " + std::to_string(elements) +
+                                     " elements; at most 2^31 - 1 are counted. Gather slices, "
+                                     "one after the other.");
+    }
+    // Allgather output will have shape of:
+""",
+        reason="Blocks are counted in elements by int: what begins beyond 2^31 of them is written before "
+        "the output. An error now, on all ranks.",
+    ),
+    Edit(
         name="gcc13-stdexcept",
         file="horovod/common/common.h",
         expected="#include <memory>\n#include <string>\n",

@@ -1,0 +1,104 @@
+"""Models that Keras 3 builds when it sees data: from shapes alone, or in the first step."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.multiprocess import oracle
+
+ROWS, BATCH = 24, 8
+
+
+def parts():
+    return [keras.layers.Dense(4), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1)]
+
+
+class Block(keras.layers.Layer):
+    """Without a `build`."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = parts()
+
+    def call(self, x, training=False):
+        for part in self.parts:
+            x = part(x, training=training) if isinstance(part, keras.layers.BatchNormalization) else part(x)
+        return x
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def call(self, x, training=False):
+        return self.block(x, training=training)
+
+
+def functional():
+    inputs = keras.Input([oracle.FEATURES])
+    return keras.Model(inputs, Block()(inputs))
+
+
+LATER = {"sequential": lambda: keras.Sequential(parts()), "subclassed": Subclassed, "within": functional}
+
+
+@pytest.mark.parametrize("made", LATER.values(), ids=LATER)
+def test_statistics_are_those_of_all_workers(comm, strategy, made):
+    """BatchNormalization's, which are means of the workers' as in a model that is built at once."""
+
+    def trained(made):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = made()
+            model.compile("sgd", "mse")
+        history = model.fit(oracle.dataset(ROWS, BATCH), epochs=2, verbose=0)
+        history.history["evaluated"] = model.evaluate(oracle.dataset(ROWS, BATCH), verbose=0)
+        return oracle.outcome(model, history)
+
+    found = trained(made)
+    at_once = trained(lambda: keras.Sequential([keras.Input([oracle.FEATURES]), *parts()]))
+    oracle.assert_identical(comm, np.concatenate([np.ravel(value) for value in found.values()]))
+    oracle.assert_same(found, at_once)
+
+
+class OfWords(keras.Model):
+    """Whose `call` needs what only a ragged or a sparse tensor has."""
+
+    def __init__(self, dense):
+        super().__init__()
+        self.dense, self.out = dense, keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.out(tf.reduce_sum(self.dense(x), axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("eagerly", [False, True], ids=["in a graph", "eagerly"])
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_inputs_that_are_not_dense(comm, strategy, kind, eagerly):
+    words = tf.ragged.constant([[float(n)] * (n % 4) for n in range(ROWS + 1)])
+    y = np.arange(ROWS + 1, dtype="float32")[:, np.newaxis] / ROWS
+    x = words if kind == "ragged" else words.to_sparse()
+    dense = (lambda x: x.to_tensor()) if kind == "ragged" else tf.sparse.to_dense
+
+    def run(scope):
+        keras.utils.set_random_seed(1)
+        with scope():
+            model = OfWords(dense)
+            model.out.build([None, 1])
+            model.compile(keras.optimizers.SGD(1e-3), "mse", metrics=["mae"], run_eagerly=eagerly)
+        oracle.start(model)
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+        return oracle.outcome(model, model.fit(data, epochs=2, verbose=0))
+
+    oracle.compare(comm, strategy, run)
+
+
+def test_orbax_is_refused(strategy):
+    """Keras's callback asks JAX which worker it is on."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(NotImplementedError, match="BackupAndRestore"):
+        keras.callbacks.OrbaxCheckpoint.set_model(keras.callbacks.Callback(), model)
