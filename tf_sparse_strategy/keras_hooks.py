@@ -16,11 +16,13 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 | BatchNormalization._moments                 | with a mask, it is not synchronized  | sums of all workers   |
 | TerminateOnNaN.on_batch_end (both Kerases)  | one worker's loss stops it alone     | all stop on any NaN   |
 | Layer.add_weight (Keras 3)                  | statistics made later are not seen   | make means of them    |
+| Variable.assign_add, _sub (Keras 3)         | by "sum" the old value is summed, too | add what all add     |
 | Functional._run_through_graph               | looks up one table after another     | all together          |
 | Model.fit                                   | a model made outside the scope       | warn                  |
 | CallbackList.on_train_batch_begin, _end     | overlap: sizes of buckets are tried  | times the call between|
 """
 
+import functools
 import sys
 import warnings
 
@@ -75,6 +77,7 @@ def warn_of_models_outside_the_scope() -> None:
 
 def install_keras3() -> None:
     """Installs the hooks of this module on Keras 3. Idempotent."""
+    from keras.src.backend.tensorflow import core
     from keras.src.callbacks import callback_list, progbar_logger, terminate_on_nan
     from keras.src.layers.layer import Layer
     from keras.src.layers.normalization.batch_normalization import BatchNormalization
@@ -85,6 +88,8 @@ def install_keras3() -> None:
     wrap(terminate_on_nan.TerminateOnNaN, "on_batch_end", _stop_together)
     wrap(BatchNormalization, "_moments", _masked_moments_of_all)
     wrap(Layer, "add_weight", _average_later)
+    for method in ("assign_add", "assign_sub"):
+        wrap(core.Variable, method, functools.partial(_add_sum, method))
     wrap(functional.Functional, "_run_through_graph", fusion.run_graph)
     wrap(callback_list.CallbackList, "on_train_batch_begin", tuned_fit.begin_call)
     wrap(callback_list.CallbackList, "on_train_batch_end", tuned_fit.end_call)
@@ -112,6 +117,13 @@ def _average_later(original, layer, *args, **kwargs):
     if weight._value is None and is_statistic and ours(tf.distribute.get_strategy()) is not None:
         weight._aggregation = "mean"
     return weight
+
+
+def _add_sum(method, original, variable, value):
+    is_summed = (variable.aggregation, variable.synchronization) == ("sum", "auto")
+    if not is_summed or in_replica_of_ours() is None:
+        return original(variable, value)
+    return getattr(variable.value, method)(tf.cast(value, variable.value.dtype))
 
 
 def _synchronize_first(original, callbacks, *args, **kwargs):

@@ -5,7 +5,7 @@
 | (un)scale_loss_for_distribution   | a short batch weighs like a full one      | weigh by true rows    |
 | reduce_values (Keras 3)           | means of a loss's own are not scaled      | scale them            |
 | Mean.update_state(a batch's mean) | workers' means count alike                | weigh by true rows    |
-| MeanMetricWrapper (Keras 3)       | of a Loss, means what is scaled already   | do not scale it       |
+| MeanMetricWrapper, CompileMetrics | a Loss that a metric calls is scaled      | do not scale it       |
 | Loss.__call__ (Keras 3)           | what one within another gives is scaled,  | scale the outer one's |
 |                                   | and again as a part of the outer one's    |                       |
 | Distiller.compute_loss (Keras 3)  | of its parts, functions' are not scaled   | scale the whole       |
@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_sparse_strategy.hooking import in_replica_of_ours, while_set, wrap
 
 _whole = threading.local()  # .is_wanted: whether a loss's value is to be the mean itself, and no share of it
-_losses = threading.local()  # .within: how many losses' calls this thread is in
+_losses = threading.local()  # .scaling: how many losses' calls this thread is in whose values are scaled
 
 
 def install_keras3() -> None:
@@ -26,6 +26,7 @@ def install_keras3() -> None:
     from keras.src.distillation import distiller
     from keras.src.losses import loss
     from keras.src.metrics import reduction_metrics
+    from keras.src.trainers import compile_utils
 
     wrap(loss.Loss, "__call__", _call_loss)
     wrap(distiller.Distiller, "compute_loss", _distill)
@@ -34,6 +35,7 @@ def install_keras3() -> None:
     wrap(loss, "unscale_loss_for_distribution", _unscale_loss)
     wrap(reduction_metrics.Mean, "update_state", _record_mean)
     wrap(reduction_metrics.MeanMetricWrapper, "update_state", _record_loss)
+    wrap(compile_utils.CompileMetrics, "update_state", _record_loss)
 
 
 def install_tf_keras() -> None:
@@ -45,9 +47,13 @@ def install_tf_keras() -> None:
     wrap(base_metric.Mean, "update_state", _record_mean)
 
 
+def wants_whole() -> bool:
+    """Whether a Loss that is called now is to return its mean, and not this worker's share of it."""
+    return getattr(_whole, "is_wanted", False) or getattr(_losses, "scaling", 0) > 1
+
+
 def _scale_loss(original, value):
-    is_whole = getattr(_whole, "is_wanted", False) or getattr(_losses, "within", 0) > 1
-    if is_whole and in_replica_of_ours() is not None:
+    if wants_whole() and in_replica_of_ours() is not None:
         return value
     weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
@@ -57,13 +63,15 @@ def _unscale_loss(original, value):
     weight = _loss_weight()
     if weight is None:
         return original(value)
+    if value.shape.rank != 0:  # of each row one, which were not scaled
+        return value
     return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
 
 
 def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch_size"):
     """Keras scales means for distribution, but not what a loss function has reduced itself."""
     reduced = original(values, sample_weight, reduction)
-    means = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+    means = (None, "none", "sum_over_batch_size", "mean", "mean_with_sample_weight")
     if in_replica_of_ours() is None or values.shape.rank != 0 or reduction not in means:
         return reduced
     from keras.src.losses import loss
@@ -72,7 +80,8 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
 
 
 def _call_loss(original, loss, *args, **kwargs):
-    with while_set(_losses, within=getattr(_losses, "within", 0) + 1):
+    around = getattr(_losses, "scaling", 0)
+    with while_set(_losses, scaling=around + (loss.reduction != "sum")):
         return original(loss, *args, **kwargs)
 
 

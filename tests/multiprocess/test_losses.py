@@ -49,7 +49,7 @@ class Halved(keras3.losses.Loss):
         return keras3.losses.Huber()(y, predicted) / 2
 
 
-@pytest.mark.parametrize("kind", ["rows", "scalar", "class"])
+@pytest.mark.parametrize("kind", ["rows", "scalar", "class", "unreduced", "sum"])
 def test_losses_of_losses(comm, strategy, kind):
     """Of Keras 3; tf_keras refuses them. Each reduces itself, and is scaled as a part of the whole alone."""
     huber = keras3.losses.Huber()
@@ -57,11 +57,46 @@ def test_losses_of_losses(comm, strategy, kind):
         "rows": lambda y, predicted: huber(y, predicted) + squared_errors(y, predicted),
         "scalar": lambda y, predicted: huber(y, predicted) + mean_squared_error(y, predicted),
         "class": Halved(),
+        "unreduced": Halved(reduction=None),
+        "sum": Halved(reduction="sum"),
     }[kind]
 
     def run(scope):
         with scope():
             return fit(keras3, oracle.mlp(keras3), loss)
+
+    oracle.compare(comm, strategy, run)
+
+
+def test_an_unreduced_loss_is_logged_as_its_mean(comm, strategy):
+    def run(scope):
+        with scope():
+            return fit(keras3, oracle.mlp(keras3), keras3.losses.MeanSquaredError(reduction=None))
+
+    oracle.compare(comm, strategy, run)
+
+
+class OfALoss(keras3.metrics.Mean):
+    def update_state(self, y, predicted, sample_weight=None):
+        return super().update_state(keras3.losses.Huber()(y, predicted))
+
+
+def test_losses_that_metrics_call_are_whole(comm, strategy):
+    """Also one in a tf.function that the loss calls, too, where it is a share."""
+    huber = keras3.losses.Huber()
+    traced = tf.function(lambda y, predicted: huber(y, predicted))
+
+    class OwnLoss(keras3.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return traced(y, y_pred)
+
+    def run(scope):
+        with scope():
+            template = oracle.mlp(keras3)
+            model = OwnLoss(template.inputs, template.outputs)
+            metrics = [OfALoss(name="own"), keras3.metrics.MeanMetricWrapper(traced, name="traced")]
+            model.compile(keras3.optimizers.SGD(0.02), metrics=metrics)
+        return oracle.outcome(model, model.fit(oracle.dataset(ROWS, BATCH), epochs=2, verbose=0))
 
     oracle.compare(comm, strategy, run)
 

@@ -1,5 +1,6 @@
 """Variables made in scope: values from rank 0, and MultiWorkerMirroredStrategy's aggregations."""
 
+import keras as keras3
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,6 +98,15 @@ def test_mirrored_assigned_in_replica_context(strategy, topology, aggregation, m
     combined = MIRRORED_ASSIGNMENTS[aggregation]([10.0 + r for r in range(topology.num_workers)])
     sign = -1 if method == "assign_sub" else 1
     assert local(variable) == pytest.approx(start + sign * combined)
+
+
+@pytest.mark.parametrize("method, sign", [("assign_add", 1), ("assign_sub", -1)])
+def test_what_is_added_to_a_sum_of_keras_is_summed_alone(strategy, topology, method, sign):
+    """Keras assigns the new value, of which the old one would be summed as well."""
+    with strategy.scope():
+        count = keras3.Variable(3.0, trainable=False, aggregation="sum")
+    strategy.run(tf.function(lambda: getattr(count, method)(10 + topology.rank)))
+    assert float(count.numpy()) == 3 + sign * sum(10 + r for r in range(topology.num_workers))
 
 
 def test_mirrored_without_aggregation_keeps_what_each_worker_assigns(strategy, topology):

@@ -5,6 +5,7 @@ import weakref
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import function_context
 
+from tf_sparse_strategy import keras_losses
 from tf_sparse_strategy.hooking import ours, wrap
 
 
@@ -14,9 +15,10 @@ def install() -> None:
 
 
 def _by_step(original, *args, **kwargs):
-    """In a step losses are shares and gradients are summed, and in one of a tagged batch rows are masked."""
+    """In a step losses are shares, but those that metrics call; gradients are summed; rows may be masked."""
     found, extended = original(*args, **kwargs), ours(tf.distribute.get_strategy())
     if extended is None or tf.distribute.in_cross_replica_context():
         return found
-    place = found.context.xla_context_id, weakref.ref(extended), extended.is_tagged
+    step = weakref.ref(extended), extended.is_tagged, keras_losses.wants_whole()
+    place = found.context.xla_context_id, *step
     return found._replace(context=found.context._replace(xla_context_id=place))

@@ -3,6 +3,7 @@
 #   custom_ops/mstopk/gpu_check/run.sh benchmarks/mstopk/results/h200.json
 # cub::DeviceTopK takes part if the headers have it: nvcc's own, or those of the CCCL named by
 #   CCCL=DIRECTORY   (for instance of an unpacked wheel of nvidia-cuda-cccl: nvidia/cu13/include/cccl)
+# Tried with CUDA 13.0. Where an older nvcc's headers lack cub::DeviceTransform, name newer ones so.
 # torch and jax take part where python3 has them.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../.."
