@@ -204,15 +204,17 @@ def _compile_in_scope(original, model, *args, **kwargs):
 def _build_by_shapes(original, model, iterator=None, data_batch=None):
     """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
     extended = extended_of_model(model)
-    _build(original, model, extended, iterator, data_batch)
     if extended is None:
+        original(model, iterator=iterator, data_batch=data_batch)
         return
-    # A backup would restore nothing into it. (Beside others it may be Keras's default, which nobody uses.)
-    variables, divided = model.trainable_variables, extended.chunked
-    is_used = [model.optimizer] == optimizers_of(model)
-    if divided is not None and not getattr(model, "_optimizer_was_given", True):
-        is_used &= not divided.owners(variables)
-    if is_used and not model.optimizer.built and _is_built(model) and variables:
+    # Keras's default, which nobody uses beside others, would take the variables over.
+    is_default = extended.chunked is not None and not getattr(model, "_optimizer_was_given", True)
+    is_unused = is_default and extended.chunked.owners(model.trainable_variables)
+    with while_set(model, optimizer=None) if is_unused else contextlib.nullcontext():
+        _build(original, model, extended, iterator, data_batch)
+    variables, is_used = model.trainable_variables, [model.optimizer] == optimizers_of(model)
+    # A backup would restore nothing into it.
+    if is_used and not is_unused and not model.optimizer.built and _is_built(model) and variables:
         with model.distribute_strategy.scope():
             model.optimizer.build(variables)
     if extended.collectives.topology.num_workers > 1:
@@ -223,8 +225,6 @@ def _build(original, model, extended, iterator, data_batch):
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
     from keras.src.models.model import Model
 
-    if extended is None:
-        return original(model, iterator=iterator, data_batch=data_batch)
     is_kerass = type(model).train_step is TensorFlowTrainer.train_step
     if not is_kerass and type(model).call is Model.call:
         return None  # it has none: what its step uses, that builds

@@ -123,8 +123,12 @@ def _wrap_csv_logger(csv_logger) -> None:
 
 def shared_by(model: Any) -> Any:
     """Of its strategy, or of the current one, if that is ours with several workers, `extended`; else None."""
-    current = tf.distribute.get_strategy()
-    return ours(getattr(model, "distribute_strategy", current))
+    extended = ours(getattr(model, "distribute_strategy", tf.distribute.get_strategy()))
+    if extended is None:  # it may have been made outside the scope, of layers that were made inside
+        with contextlib.suppress(AttributeError, ValueError):  # no model, or of tf_keras and without weights
+            made = (getattr(slices.tensorflows(w), "distribute_strategy", None) for w in model.weights)
+            extended = next(filter(None, map(ours, made)), None)
+    return extended
 
 
 def is_follower(model: Any) -> bool:

@@ -316,3 +316,19 @@ def test_the_reason_is_known(strategies):
     tables, _, left_out = eligible.tables_of(model)
     assert tables == []
     assert ["regularizer" in reason for reason in left_out.values()] == [True]
+
+
+def test_another_length_in_another_fit(strategies):
+    """Of a Sequential, which takes any, whatever it was made for."""
+    found = []
+    for strategy in strategies:
+        keras.utils.set_random_seed(5)
+        with strategy.scope():
+            rows = tss.layers.ShardedEmbedding(VOCABULARY, WIDTH)
+            layers = [rows, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+            model = keras.Sequential([keras.Input([LENGTH]), *layers])
+            model.compile(lazy_adam(), "mse")
+        for ids in (zipf(), np.tile(zipf(), [1, 2])):
+            history = model.fit(batches(ids), verbose=0)
+        found.append(oracle.outcome(model, history))
+    oracle.assert_same(*found, rtol=0, atol=0)

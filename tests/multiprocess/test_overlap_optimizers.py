@@ -131,8 +131,9 @@ def test_refused_constraint(partners, strategies):
                 optimizer.build(layer.trainable_variables)
 
 
+@pytest.mark.parametrize("is_called", [False, True], ids=["without a call", "with one"])
 @pytest.mark.parametrize("held", [True, False])
-def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strategies, held):
+def test_two_optimizers_keep_their_variables(comm, strategies, held, is_called):
     """As Keras's own GAN, or in a closure; the optimizer that Keras gives to it as well, nobody uses."""
 
     class Gan(keras.Model):
@@ -140,6 +141,11 @@ def test_two_optimizers_of_a_model_without_call_keep_their_variables(comm, strat
             super().__init__()
             self.parts = [keras.Sequential([keras.Input([1]), keras.layers.Dense(1)]) for _ in range(2)]
             self.built = True
+
+        if is_called:
+
+            def call(self, x):
+                return self.parts[1](self.parts[0](x))
 
         def compile(self, optimizers):
             super().compile()

@@ -64,6 +64,7 @@ class ShardedEmbedding(ShardedTable, keras.layers.Embedding):
         with tf.init_scope(), self._columns(extended) as arguments:
             self._embeddings = self.add_weight(**arguments, aggregation="none")
         if self._embeddings._value is None:
+            self._workers_later = extended.collectives.topology.num_workers
             _make_later(self._embeddings, self._columns, extended)
         self.built = True
         return None
@@ -106,10 +107,11 @@ ShardedEmbedding.__name__ = "Embedding"
 
 def _make_later(variable, columns, extended):
     """While Keras infers shapes of a model of one's own, it puts off making variables, past `columns`."""
-    make = variable._initialize_with_initializer
+    make, draw = variable._initialize_with_initializer, variable._initializer
 
-    def make_slice(initializer):
+    def make_slice(_):
         with columns(extended):
-            make(initializer)
+            make(draw)
 
     variable._initialize_with_initializer = make_slice
+    variable._initializer = tf.zeros  # if it is read until then: what is drawn is kept for the next slice

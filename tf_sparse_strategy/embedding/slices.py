@@ -160,6 +160,7 @@ class Slices:
         self.counts = counts
         # Whose columns a worker's exchanges are of (party.py).
         self.group = Group.CROSS if collectives.topology.is_nested else Group.GLOBAL
+        self.tables = weakref.WeakSet()  # the layers that have them
         self.delayed = None  # the strategy's scheduling.updates.DelayedUpdates, if it delays rows
         self._made = []  # weak references; the workers make them in the same order
         self.wholes = wholes.Wholes(collectives, self._made)

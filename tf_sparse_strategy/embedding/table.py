@@ -54,6 +54,8 @@ class ShardedTable:
     The Embedding keeps the variable as `_embeddings`.
     """
 
+    _workers_later = 1  # among whom a table will be divided that is not made yet
+
     def __init__(
         self,
         input_dim,
@@ -105,6 +107,7 @@ class ShardedTable:
                 "regularizer": penalty and _SummedPenalty(penalty, extended.collectives),
                 "constraint": self.embeddings_constraint,
             }
+        extended.slices.tables.add(self)
 
     def _recipe(self, dtype, collectives):
         """That of the first worker, whose initializer is the only one that counts. Collective."""
@@ -136,10 +139,11 @@ class ShardedTable:
 
     def _require_whole(self):
         """Raises AttributeError for who wants to compute with a table that no worker has."""
-        held = slices.divided(self._embeddings) if self.built else None
-        if held is not None:
+        held = slices.of(self._embeddings) if self.built else None
+        workers = self._workers_later if held is None else held.partition.workers
+        if workers > 1:
             raise AttributeError(
-                f"`embeddings` of {self.name!r}: its columns are on {held.partition.workers} workers. "
+                f"`embeddings` of {self.name!r}: its columns are on {workers} workers. "
                 "`get_weights()` on all workers gathers them; to compute with the table, e.g. to tie it to "
                 "an output layer, use an ordinary Embedding."
             )
@@ -185,17 +189,18 @@ class ShardedTable:
             dtype=tf.as_dtype(self.compute_dtype),
             wire_dtype=wire and tf.as_dtype(wire),
             clip=self._options.ids_out_of_range == "clip",
-            trained=self._is_trained,
+            trained=self.is_trained,
         )
         return request, restore
 
     def _kind(self):
         """What layers that share an exchange have in common."""
         # Whether it is trained, or zeros for the others would travel with its gradients.
-        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, self._is_trained
+        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, self.is_trained
 
     @property
-    def _is_trained(self):
+    def is_trained(self):
+        """Whether its gradient is wanted."""
         return self.trainable and self._embeddings.trainable  # tf_keras freezes the layer alone
 
     def get_config(self):

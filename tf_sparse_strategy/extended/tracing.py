@@ -15,10 +15,11 @@ def install() -> None:
 
 
 def _by_step(original, *args, **kwargs):
-    """In a step losses are shares, but those that metrics call; gradients are summed; rows may be masked."""
+    """In a step losses are shares, but not metrics' own; rows may be masked; frozen tables send nothing."""
     found, extended = original(*args, **kwargs), ours(tf.distribute.get_strategy())
     if extended is None or tf.distribute.in_cross_replica_context():
         return found
-    step = weakref.ref(extended), extended.is_tagged, keras_losses.wants_whole()
+    trained = frozenset(id(table) for table in extended.slices.tables if table.is_trained)
+    step = weakref.ref(extended), extended.is_tagged, keras_losses.wants_whole(), trained
     place = found.context.xla_context_id, *step
     return found._replace(context=found.context._replace(xla_context_id=place))

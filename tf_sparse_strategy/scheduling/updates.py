@@ -119,7 +119,7 @@ class DelayedUpdates:
             if reason := self.of(table).reason_against(model.optimizer):
                 self.tell(reason, table.name)
         graph = tf.compat.v1.get_default_graph()
-        ids = [eligible.flat(x) for x in tf.nest.flatten(ids_of(following), expand_composites=False)]
+        ids = [eligible.flat(x) for x in tf.nest.flatten(ids_of.call(following), expand_composites=False)]
         return {
             id(table): Announced(x, graph)
             for table, x in zip(tables, ids, strict=True)
