@@ -70,11 +70,12 @@ def install_tf_keras() -> None:
     from tf_keras.src.utils import steps_per_execution_tuning
 
     wrap(data_adapter.TensorLikeDataAdapter, "__init__", _shuffle_each_fit_anew)
-    wrap(data_adapter.KerasSequenceAdapter, "_handle_multiprocessing", _without_threads)
+    for adapter in (data_adapter.GeneratorDataAdapter, data_adapter.KerasSequenceAdapter):
+        wrap(adapter, "_handle_multiprocessing", _without_threads)
     wrap(steps_per_execution_tuning.StepsPerExecutionTuner, "start", _refuse_own_clocks)
     wrap(callbacks.CallbackList, "on_epoch_begin", _begin_epoch)
     wrap(data_adapter.DataHandler, "_configure_dataset_and_inferred_steps", _infer_no_steps)
-    wrap(training.Model, "_validate_and_get_metrics_result", _average_own_logs)
+    wrap(training.Model, "_validate_and_get_metrics_result", _average_own_logs_of_tf_keras)
     wrap(training.Model, "_in_multi_worker_mode", _leave_policy)
 
 
@@ -169,12 +170,12 @@ def _follow_first_between_epochs(original, adapter):
 
 
 def _without_threads(original, adapter, x, workers, use_multiprocessing, max_queue_size):
-    """A `Sequence` of tf_keras, which its threads shuffle once more, or not, as an epoch ends."""
+    """In tf_keras: a `Sequence`, which threads shuffle once more, or not, as an epoch ends; a generator."""
     if ours(tf.distribute.get_strategy()) is not None and (workers > 1 or use_multiprocessing):
         warnings.warn(
             f"workers={workers}, use_multiprocessing={use_multiprocessing}: threads of tf_keras would give a "
-            "Sequence another order on each worker, so it is read by one. Use keras.utils.PyDataset of "
-            "Keras 3, or tf.data.",
+            "Sequence or a generator another order on each worker, so it is read by one. Use "
+            "keras.utils.PyDataset of Keras 3, or tf.data.",
             stacklevel=2,
         )
         workers, use_multiprocessing = 1, False
@@ -329,6 +330,14 @@ def _average_own_logs(original, model, logs, known=dict):
         said = name if name in saying else next(iter(saying), None)
         values[name] = mean if said is None else of_all[said]
     return _with(logs, values)
+
+
+def _average_own_logs_of_tf_keras(original, model, logs):
+    """Once its metrics are built, after an epoch."""
+    extended = extended_of_model(model)
+    if extended is not None and extended.collectives.topology.num_workers > 1:
+        _require_metrics_of_all(model)
+    return _average_own_logs(original, model, logs)
 
 
 def _average_own_logs_of_keras3(original, model, logs):

@@ -15,7 +15,7 @@ import threading
 
 import tensorflow as tf
 
-from tf_sparse_strategy.hooking import in_replica_of_ours, while_set, wrap
+from tf_sparse_strategy.hooking import in_replica_of_ours, ours, while_set, wrap
 
 _whole = threading.local()  # .is_wanted: whether a loss's value is to be the mean itself, and no share of it
 _losses = threading.local()  # .scaling: how many losses' calls this thread is in whose values are scaled
@@ -53,19 +53,26 @@ def wants_whole() -> bool:
 
 
 def _scale_loss(original, value):
-    if wants_whole() and in_replica_of_ours() is not None:
+    if _is_outside_a_step() or (wants_whole() and in_replica_of_ours() is not None):
         return value
     weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
 
 
 def _unscale_loss(original, value):
+    if _is_outside_a_step():
+        return value
+    if in_replica_of_ours() is not None and value.shape.rank != 0:  # of each row one, which were not scaled
+        return value
     weight = _loss_weight()
     if weight is None:
         return original(value)
-    if value.shape.rank != 0:  # of each row one, which were not scaled
-        return value
     return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def _is_outside_a_step() -> bool:
+    """Under the scope, where Keras would take the share of what is this worker's, or all workers', whole."""
+    return ours(tf.distribute.get_strategy()) is not None and tf.distribute.in_cross_replica_context()
 
 
 def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch_size"):

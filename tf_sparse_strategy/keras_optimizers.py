@@ -63,7 +63,8 @@ def install_tf_keras() -> None:
     wrap(optimizer._BaseOptimizer, "build", separable.build_for_columns)
     wrap(optimizer_v2.OptimizerV2, "_create_all_weights", separable.build_for_columns)
     wrap(optimizer._BaseOptimizer, "apply_gradients", clipping.clip_and_apply)
-    wrap(optimizer.Optimizer, "apply_gradients", _tell_outside_step)
+    for kind in (optimizer.Optimizer, optimizer_v2.OptimizerV2):
+        wrap(kind, "apply_gradients", _tell_outside_step)
     wrap(optimizer._BaseOptimizer, "_clip_gradients", clipping.clip_once)
     wrap(loss_scale_optimizer, "_is_all_finite", _all_columns_finite)
 

@@ -51,6 +51,15 @@ def write(comm, topology, shared_tmp):
     return dataset
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_shares_that_differ_are_told(strategy, topology, caplog, more):
+    """Of a dataset that a loop reads, whose rows nobody weighs."""
+    for _ in range(2):
+        distributed(strategy, tf.data.Dataset.range(20).batch(2 * topology.num_workers + more))
+    told = sum("cannot share alike" in record.getMessage() for record in caplog.records)
+    assert told == (more > 0 and topology.rank == 0 and topology.num_workers > 1)
+
+
 @pytest.mark.parametrize("rows, batch", [(14, 7), (17, 9), (20, 8)])
 def test_global_batches_in_rank_order(comm, strategy, topology, rows, batch):
     mine = local_batches(strategy, distributed(strategy, tf.data.Dataset.range(rows).batch(batch)))

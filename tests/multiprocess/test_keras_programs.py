@@ -68,12 +68,12 @@ def test_arrays_are_shuffled_anew_in_each_epoch(comm, topology, seed):
         assert len({str(epoch) for epoch in epochs}) == 4
 
 
-def test_a_metric_from_outside_the_scope_is_refused(strategy, topology):
+def test_a_metric_from_outside_the_scope_is_refused(strategy, topology, keras):
     """It would see one worker's rows, and callbacks decide by that."""
-    outside = keras3.metrics.MeanAbsoluteError(name="outside")
+    outside = keras.metrics.MeanAbsoluteError(name="outside")
     with strategy.scope():
-        model = keras3.Sequential([keras3.Input([1]), keras3.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=[outside])
+        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", weighted_metrics=[outside])
     if topology.num_workers == 1:
         model.fit(rows(4), rows(4), verbose=0)
         return

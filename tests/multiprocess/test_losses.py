@@ -68,12 +68,22 @@ def test_losses_of_losses(comm, strategy, kind):
     oracle.compare(comm, strategy, run)
 
 
-def test_an_unreduced_loss_is_logged_as_its_mean(comm, strategy):
+@pytest.mark.parametrize("even", [False, True], ids=["a tail", "even"])
+def test_an_unreduced_loss_is_logged_as_its_mean(comm, strategy, even):
     def run(scope):
         with scope():
-            return fit(keras3, oracle.mlp(keras3), keras3.losses.MeanSquaredError(reduction=None))
+            model = oracle.mlp(keras3)
+            model.compile(keras3.optimizers.SGD(0.02), keras3.losses.MeanSquaredError(reduction=None))
+        data = tf.data.Dataset.from_tensor_slices(oracle.regression(ROWS)).batch(BATCH, drop_remainder=even)
+        return oracle.outcome(model, model.fit(data, epochs=2, verbose=0))
 
     oracle.compare(comm, strategy, run)
+
+
+def test_a_loss_outside_of_a_step_is_whole(strategy):
+    with strategy.scope():
+        loss = keras3.losses.MeanSquaredError()(tf.zeros([4, 1]), tf.ones([4, 1]))
+    assert float(loss) == 1
 
 
 class OfALoss(keras3.metrics.Mean):

@@ -48,6 +48,8 @@ class Sharding:
             dataset = pipelines.in_order(dataset)
             static = pipelines.static_batch_size(dataset)
             tagged = consumer is not None and (static is None or static % workers > 0)
+            if consumer is None:
+                self._warn_of_unlike_shares(dataset, workers)
             rank = self.collectives.topology.rank
             return input_pipeline.shard_batches(dataset, workers, rank, tagged), None
         part = self._own_files(dataset, policy)
@@ -77,6 +79,16 @@ class Sharding:
             facts["seeds of shuffles"] = pipelines.orders(dataset)
         if text := agreement.difference(facts, self.collectives, remedy):
             self._warn(f"Data of a worker's own: {text}")
+
+    def _warn_of_unlike_shares(self, dataset, workers):
+        """Which only Keras's own loops weigh."""
+        size = int(data_distribute.compute_batch_size(dataset))  # -1 where it cannot be told
+        if size > 0 and size % workers > 0:
+            self._warn(
+                f"A dataset that you distribute has batches of {size} rows, which {workers} workers cannot "
+                "share alike: a mean over each one's rows gives a row more weight where they are fewer. Hand "
+                "`fit` the dataset itself; in a loop divide sums by the rows of all."
+            )
 
     def _warn(self, text):
         """Once, by the first worker: all find the same."""
