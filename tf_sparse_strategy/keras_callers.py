@@ -86,6 +86,12 @@ def stateless_value(variable: Any) -> Any:
     return scope and scope.get_current_value(variable)
 
 
+def is_stateless() -> bool:
+    """Whether Keras 3 calls layers without writing to their variables."""
+    module = sys.modules.get("keras.src.backend.common.stateless_scope")
+    return module is not None and module.in_stateless_scope()
+
+
 def global_seed_state(make: bool = False) -> Any:
     """The variable by which Keras 3 draws what has no seed of its own, or None."""
     module = sys.modules.get("keras.src.random.seed_generator")

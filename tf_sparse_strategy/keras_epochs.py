@@ -39,6 +39,7 @@ from tf_sparse_strategy.hooking import (
     while_set,
     wrap,
 )
+from tf_sparse_strategy.keras_callers import is_in_fit
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
 _NOT_DENSE = (tf.RaggedTensorSpec, tf.SparseTensorSpec)  # from which Keras infers shapes as if they were
@@ -208,9 +209,10 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     if extended is None:
         original(model, iterator=iterator, data_batch=data_batch)
         return
-    # Keras's default, which nobody uses beside others, would take the variables over.
+    # Keras's default, which a step of one's own and `evaluate` do not use, would take the variables over.
     is_default = extended.chunked is not None and not getattr(model, "_optimizer_was_given", True)
-    is_unused = is_default and extended.chunked.owners(model.trainable_variables)
+    may_be_unused = is_default and not (_has_kerass_step(model) and is_in_fit(model))
+    is_unused = may_be_unused and extended.chunked.owners(model.trainable_variables)
     with while_set(model, optimizer=None) if is_unused else contextlib.nullcontext():
         _build(original, model, extended, iterator, data_batch)
     variables, is_used = model.trainable_variables, [model.optimizer] == optimizers_of(model)
@@ -223,10 +225,9 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
 
 
 def _build(original, model, extended, iterator, data_batch):
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
     from keras.src.models.model import Model
 
-    is_kerass = type(model).train_step is TensorFlowTrainer.train_step
+    is_kerass = _has_kerass_step(model)
     if not is_kerass and type(model).call is Model.call:
         return None  # it has none: what its step uses, that builds
     if iterator is None:
@@ -247,6 +248,12 @@ def _build(original, model, extended, iterator, data_batch):
             raise
         logging.info("%r is built by its first step: %s", model.name, error)
         return None
+
+
+def _has_kerass_step(model) -> bool:
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    return type(model).train_step is TensorFlowTrainer.train_step
 
 
 def _is_built(model) -> bool:

@@ -37,7 +37,7 @@ from tf_sparse_strategy import (
 )
 from tf_sparse_strategy.embedding import fusion
 from tf_sparse_strategy.hooking import extended_of_model, in_replica_of_ours, model_of, ours, wrap
-from tf_sparse_strategy.keras_callers import is_float, is_in_fit
+from tf_sparse_strategy.keras_callers import is_float, is_in_fit, is_stateless
 from tf_sparse_strategy.overlap import tuned_fit
 
 _SCATTER = 0x9E3779B1  # odd; times a rank, so that workers' seeds are not the next ones of others' generators
@@ -121,9 +121,10 @@ def _average_later(original, layer, *args, **kwargs):
 
 def _add_sum(method, original, variable, value):
     is_summed = (variable.aggregation, variable.synchronization) == ("sum", "auto")
-    if not is_summed or in_replica_of_ours() is None:
+    held = variable._value  # `value` may be a copy in another dtype
+    if not is_summed or held is None or in_replica_of_ours() is None or is_stateless():
         return original(variable, value)
-    return getattr(variable.value, method)(tf.cast(value, variable.value.dtype))
+    return getattr(held, method)(tf.cast(value, held.dtype))
 
 
 def _synchronize_first(original, callbacks, *args, **kwargs):

@@ -18,7 +18,9 @@ import tensorflow as tf
 from tf_sparse_strategy.hooking import in_replica_of_ours, ours, while_set, wrap
 
 _whole = threading.local()  # .is_wanted: whether a loss's value is to be the mean itself, and no share of it
-_losses = threading.local()  # .scaling: how many losses' calls this thread is in whose values are scaled
+# What losses this thread is in: .depth of their calls; .holds_another: whether the innermost has called one;
+# .is_compiled: whether Keras's step has called them.
+_losses = threading.local()
 
 
 def install_keras3() -> None:
@@ -29,6 +31,7 @@ def install_keras3() -> None:
     from keras.src.trainers import compile_utils
 
     wrap(loss.Loss, "__call__", _call_loss)
+    wrap(compile_utils.CompileLoss, "call", _call_compiled_loss)
     wrap(distiller.Distiller, "compute_loss", _distill)
     wrap(loss, "reduce_values", _reduce_loss)
     wrap(loss, "scale_loss_for_distribution", _scale_loss)
@@ -48,12 +51,13 @@ def install_tf_keras() -> None:
 
 
 def wants_whole() -> bool:
-    """Whether a Loss that is called now is to return its mean, and not this worker's share of it."""
-    return getattr(_whole, "is_wanted", False) or getattr(_losses, "scaling", 0) > 1
+    """Whether a Loss that is called from here is to return its mean, and not this worker's share of it."""
+    return getattr(_whole, "is_wanted", False) or getattr(_losses, "depth", 0) > 0
 
 
 def _scale_loss(original, value):
-    if _is_outside_a_step() or (wants_whole() and in_replica_of_ours() is not None):
+    is_within = getattr(_whole, "is_wanted", False) or getattr(_losses, "depth", 0) > 1
+    if _is_outside_a_step() or (is_within and in_replica_of_ours() is not None):
         return value
     weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)
@@ -78,8 +82,12 @@ def _is_outside_a_step() -> bool:
 def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch_size"):
     """Keras scales means for distribution, but not what a loss function has reduced itself."""
     reduced = original(values, sample_weight, reduction)
-    means = (None, "none", "sum_over_batch_size", "mean", "mean_with_sample_weight")
-    if in_replica_of_ours() is None or values.shape.rank != 0 or reduction not in means:
+    if in_replica_of_ours() is None or values.shape.rank != 0:
+        return reduced
+    means, holds_another = ["sum_over_batch_size", "mean", "mean_with_sample_weight"], _losses.holds_another
+    if holds_another or getattr(_losses, "is_compiled", False):  # in a loop they are the user's
+        means += [None, "none"]
+    if reduction not in means and not (reduction == "sum" and holds_another):
         return reduced
     from keras.src.losses import loss
 
@@ -87,8 +95,16 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
 
 
 def _call_loss(original, loss, *args, **kwargs):
-    around = getattr(_losses, "scaling", 0)
-    with while_set(_losses, scaling=around + (loss.reduction != "sum")):
+    depth = getattr(_losses, "depth", 0)
+    with while_set(_losses, depth=depth + 1, holds_another=False):
+        value = original(loss, *args, **kwargs)
+    if depth > 0:
+        _losses.holds_another = True  # the one around
+    return value
+
+
+def _call_compiled_loss(original, loss, *args, **kwargs):
+    with while_set(_losses, is_compiled=True):
         return original(loss, *args, **kwargs)
 
 

@@ -30,7 +30,7 @@ import tensorflow as tf
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import extended_of_model, ours, wrap
+from tf_sparse_strategy.hooking import ours, wrap
 from tf_sparse_strategy.overlap.variables import owner_of
 
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
@@ -219,7 +219,7 @@ def _refuse_parts(model) -> None:
 
 
 def _refuse_orbax(original, callback, model):
-    if extended_of_model(model) is not None:
+    if ours(getattr(model, "distribute_strategy", None)) is not None:
         raise NotImplementedError(
             "keras.callbacks.OrbaxCheckpoint coordinates workers on JAX alone: here each would write into "
             "its directory. Use keras.callbacks.BackupAndRestore, or ModelCheckpoint."

@@ -95,7 +95,7 @@ def test_inputs_that_are_not_dense(comm, strategy, kind, eagerly):
     oracle.compare(comm, strategy, run)
 
 
-def test_orbax_is_refused(strategy):
+def test_orbax_is_refused(strategy, partners):
     """Keras's callback asks JAX which worker it is on."""
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])

@@ -66,12 +66,13 @@ def test_a_run_that_was_cut_off_goes_on(settings, shared_tmp):
     assert resumed.history["loss"][0] == pytest.approx(whole.history["loss"][1], rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("clips", "overlap"),
-    thorough_if(lambda case: case[1] == "none", [(True, "none"), (False, "none"), (False, "dear")]),
-)
-def test_rows_of_the_input_table_are_delayed(clips, overlap, run, settings):
+CASES = [(True, "none"), (False, "none"), (False, "dear")]
+
+
+@pytest.mark.parametrize("case", thorough_if(lambda case: case[1] == "none", CASES), ids=str)
+def test_rows_of_the_input_table_are_delayed(case, run, settings):
     """Not the output table's, which are known within the step; nor any beside one norm of all gradients."""
+    clips, overlap = case
     at_once = settings if clips else dataclasses.replace(settings, clip=None)
     delayed = dataclasses.replace(at_once, delay_rows=True, overlap=overlap)
     strategy = strategies.start(delayed, delay_rows=True)

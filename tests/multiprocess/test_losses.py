@@ -49,7 +49,12 @@ class Halved(keras3.losses.Loss):
         return keras3.losses.Huber()(y, predicted) / 2
 
 
-@pytest.mark.parametrize("kind", ["rows", "scalar", "class", "unreduced", "sum"])
+class OfRows(keras3.losses.Loss):
+    def call(self, y, predicted):
+        return keras3.losses.Huber()(y, predicted) + squared_errors(y, predicted)
+
+
+@pytest.mark.parametrize("kind", ["rows", "scalar", "class", "unreduced", "sum", "sum of rows"])
 def test_losses_of_losses(comm, strategy, kind):
     """Of Keras 3; tf_keras refuses them. Each reduces itself, and is scaled as a part of the whole alone."""
     huber = keras3.losses.Huber()
@@ -59,6 +64,7 @@ def test_losses_of_losses(comm, strategy, kind):
         "class": Halved(),
         "unreduced": Halved(reduction=None),
         "sum": Halved(reduction="sum"),
+        "sum of rows": OfRows(reduction="sum"),
     }[kind]
 
     def run(scope):

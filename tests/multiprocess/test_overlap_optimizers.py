@@ -196,3 +196,22 @@ def test_a_model_without_call_is_compiled_again(comm, strategies):
         assert int(optimizer.iterations.numpy()) == 2
     for weight in model.get_weights():
         oracle.assert_identical(comm, weight)
+
+
+def test_the_default_optimizer_takes_over_where_it_is_used(comm, strategies):
+    """By Keras's own step, and not by an evaluation of another model of the same layers."""
+    with strategies[1].scope():
+        model = oracle.mlp(keras)
+        model.compile(adam(), "mse")
+        probe = keras.Model(model.input, model.output)
+        probe.compile(loss="mse")
+    data = oracle.dataset(8, 4)
+    for _ in range(2):
+        model.fit(data, verbose=0)
+        probe.evaluate(data, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 4
+    model.compile(loss="mse")
+    model.fit(data, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 2
+    for weight in model.get_weights():
+        oracle.assert_identical(comm, weight)

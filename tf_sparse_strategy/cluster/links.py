@@ -19,13 +19,13 @@ def measure(file: pathlib.Path | None) -> None:
       ValueError: there is no job, and so no link.
     """
     collectives.start()
+    devices.pin()
     topology = collectives.find_topology()
     if topology.num_workers == 1:
         raise ValueError(
             "--measure needs a job of at least two workers: run it under the launcher, e.g. "
             "`horovodrun --gloo -np 8 -H vm1:4,vm2:4 tss doctor --measure`."
         )
-    devices.pin()
     model = link_measurement.measure(collectives.Collectives(topology))
     if topology.rank == 0:
         print(describe(model, topology), flush=True)

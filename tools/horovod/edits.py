@@ -2,6 +2,16 @@
 
 from edit import Edit
 
+_OUTPUT = "    // Allgather output will have shape of:\n"
+_COUNTED = """\
+    auto elements = total_entry_dimension_size * single_slice_shape.num_elements();
+    if (elements > INT32_MAX) {
+      return Status::InvalidArgument("An all-gather of " + std::to_string(elements) +
+                                     " elements; at most 2^31 - 1 are counted. Gather slices, "
+                                     "one after the other.");
+    }
+"""
+
 EDITS = (
     Edit(
         name="no-xla-ops",
@@ -309,18 +319,17 @@ protected:
     Edit(
         name="countable-gathers",
         file="horovod/common/ops/collective_operations.cc",
-        expected="    // Allgather output will have shape of:\n",
-        replacement="""\
-    auto elements = total_entry_dimension_size * single_slice_shape.num_elements();
-    if (elements > INT32_MAX) {
-      return Status::InvalidArgument("An all-gather of " + std::to_string(elements) +
-                                     " elements; at most 2^31 - 1 are counted. Gather slices, "
-                                     "one after the other.");
-    }
-    // Allgather output will have shape of:
-""",
+        expected=_OUTPUT,
+        replacement=_COUNTED + _OUTPUT,
         reason="Blocks are counted in elements by int: what begins beyond 2^31 of them is written before "
         "the output. An error now, on all ranks.",
+    ),
+    Edit(
+        name="countable-gathers-nccl",
+        file="horovod/common/ops/nccl_operations.cc",
+        expected=_OUTPUT,
+        replacement=_COUNTED + _OUTPUT,
+        reason="The same.",
     ),
     Edit(
         name="gcc13-stdexcept",
