@@ -171,8 +171,8 @@ class DataCache:
 
         Which samples make up the global batch of a step depends on `batch_size`, `seed`, `shuffle`,
         `fraction` and `drop_remainder` alone, not on the number of workers; so does what `augment` draws.
-        Worker p of P gets rows p, p + P, ... of it. The dataset's iterators can be saved
-        (`tf.train.Checkpoint`).
+        Worker p of P gets rows p, p + P, ... of it. With one worker the dataset's iterators
+        can be saved (`tf.train.Checkpoint`).
 
         Args:
           batch_size: of the *global* batch.

@@ -19,10 +19,16 @@ class _Callback(*(kind.callbacks.Callback for kind in _KERASES)):
     """Of each Keras that is installed."""
 
 
-def seed_states(model) -> list[tf.Variable]:
-    """What Keras 3's Dropout and the like draw from next, which `tf.train.Checkpoint` does not see."""
-    weights = {id(weight) for weight in model.weights}
-    return [variable.value for variable in model.variables if id(variable) not in weights]
+def unseen(model) -> list[tf.Variable]:
+    """What of a model of Keras 3 `tf.train.Checkpoint` does not see.
+
+    What Dropout and the like draw from next; and weights of layers in lists that are not trained (the others
+    it finds by the optimizer).
+    """
+    seen = {id(node) for node in tf.train.TrackableView(model).descendants()}
+    own = [variable for variable in model.variables if not ({id(variable), id(variable.value)} & seen)]
+    trained = {id(variable) for variable in model.trainable_variables}
+    return [variable.value for variable in own if id(variable) not in trained]
 
 
 class Resume(_Callback):
@@ -69,7 +75,7 @@ class Resume(_Callback):
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
+        kept = {"model": model, "optimizer": model.optimizer, "seeds": unseen(model)}
         checkpoint = tf.train.Checkpoint(step=self._step, **kept, **also)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
         try:

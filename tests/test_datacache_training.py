@@ -72,6 +72,36 @@ def test_resumed_training_is_uninterrupted_training(pattern, shm, tmp_path, afte
     assert train(cache, tmp_path / "parts")[2] == []  # nothing is left to do
 
 
+class InAList(keras.Model):
+    """Where TensorFlow's checkpoints find no layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+
+    def call(self, x, training=False):
+        normalization, dropout, dense = self.parts
+        return dense(dropout(normalization(x, training=training), training=training))
+
+
+def test_resumed_training_of_layers_in_a_list(pattern, shm, tmp_path, monkeypatch):
+    def in_a_list(_):
+        keras.utils.set_random_seed(1)
+        made = InAList()
+        made(tf.zeros([1, 100]))
+        made.compile("adam", "mse")
+        return made
+
+    monkeypatch.setitem(globals(), "model", in_a_list)
+    cache = help_.cache(pattern, shm)
+    whole, _, _ = train(cache, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(cache, tmp_path / "parts", [Crash(13)])
+    resumed, _, _ = train(cache, tmp_path / "parts")
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_resumed_training_with_tf_keras(pattern, shm, tmp_path):
     """It asks its callbacks for methods that Keras 3's do not have."""
     cache = help_.cache(pattern, shm)

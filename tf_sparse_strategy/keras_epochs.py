@@ -228,6 +228,8 @@ def _build(original, model, extended, iterator, data_batch):
     from keras.src.models.model import Model
 
     is_kerass = _has_kerass_step(model)
+    if any(getattr(layer, "_deferred_dependencies", None) for layer in model._flatten_layers()):
+        return None  # a checkpoint waits for its variables, which have no values while shapes are inferred
     if not is_kerass and type(model).call is Model.call:
         return None  # it has none: what its step uses, that builds
     if iterator is None:

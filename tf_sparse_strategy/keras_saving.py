@@ -93,6 +93,8 @@ def install_tf_keras() -> None:
     wrap(legacy_save, "save_weights", _save_legacy_weights_by_chief)
     wrap(saved_model_save, "save", _save_whole_model_by_chief)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of_tf_keras))
+    for function in ("save_model", "save_weights"):
+        wrap(saving_api, function, _leave_remote_to_the_chief)
     _wrap_loads(saving_api, "tf_keras")
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
@@ -109,11 +111,12 @@ def install_tf_keras() -> None:
 
 def _wrap_loads(saving_api, package: str) -> None:
     """In all modules of the package that have the function, e.g. those that `tf.keras` names."""
-    wrap(saving_api, "load_weights", _load_weights)
-    original = saving_api.load_model
-    for name, module in list(sys.modules.items()):
-        if name.startswith(f"{package}.") and vars(module).get("load_model") is original:
-            wrap(module, "load_model", _load_model)
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(f"{package}.")]
+    for function, wrapper in (("load_weights", _load_weights), ("load_model", _load_model)):
+        original = getattr(saving_api, function)
+        for module in modules:
+            if vars(module).get(function) is original:
+                wrap(module, function, wrapper)
 
 
 def _wrap_csv_logger(csv_logger) -> None:
@@ -150,7 +153,9 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
         return None
     # tf_keras itself asks before it replaces a file, which it must find then.
     asks = kwargs.get("overwrite", args[0] if args else True) is False and os.path.isfile(filepath)
-    file = contextlib.nullcontext(filepath) if asks else saving.whole_file(filepath)
+    shards = original.__name__ == "save_weights_only" and kwargs.get("max_shard_size", *args[:1])
+    in_place = asks or shards  # whose names are made from this one
+    file = contextlib.nullcontext(filepath) if in_place else saving.whole_file(filepath)
     with extended.alone(), file as target, tables.saving_tables(model):
         return original(model, target, *args, **kwargs)
 
@@ -250,6 +255,16 @@ def _leave_to_the_chief(model, path) -> None:
     directory, name = os.path.split(path)
     _left_to_the_chief.add(os.path.realpath(os.path.join(_instead_of.get(directory, directory), name)))
     tables.send_tables(model)
+
+
+def _leave_remote_to_the_chief(original, model, filepath, *args, **kwargs):
+    """tf_keras copies what another function has written, which followers do not write."""
+    from tf_keras.src.saving import saving_lib
+
+    is_copied = saving_lib.is_remote_path(filepath) and str(filepath).endswith((".keras", ".h5"))
+    if is_copied and is_follower(model):
+        return _save_by_chief(original, model, filepath)
+    return original(model, filepath, *args, **kwargs)
 
 
 def _load_weights(original, model, filepath, *args, **kwargs):

@@ -34,6 +34,7 @@ import itertools
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,8 +59,9 @@ def install() -> None:
     wrap(tf.train.CheckpointManager, "save", _save_managed)
     wrap(tf.train.CheckpointManager, "restore_or_initialize", _restore_latest)
     importlib.import_module("tensorflow.saved_model")  # or its first import, by Keras, would make it anew
-    wrap(tf.saved_model, "save", _save_model)
-    wrap(tf.saved_model, "load", _load_model)
+    for api in (tf.saved_model, tf.compat.v2.saved_model):  # tf_keras takes the latter
+        wrap(api, "save", _save_model)
+        wrap(api, "load", _load_model)
 
 
 # ---- whose is it ---------------------------------------------------------------------------------
@@ -141,8 +143,8 @@ def _fingerprint(path: str | None) -> int:
     """Tells contents apart; a checkpoint by its index, which holds the tensors' checksums."""
     if path is None:
         return 0
-    index = os.path.join("variables", "variables.index")
-    candidates = [path, path + ".index", os.path.join(path, index)]
+    within = [os.path.join("variables", "variables.index"), "model.weights.h5"]  # of directories
+    candidates = [path, path + ".index", *(os.path.join(path, name) for name in within)]
     try:
         present = [file for file in candidates if tf.io.gfile.exists(file)]
     except tf.errors.UnimplementedError:
@@ -217,6 +219,12 @@ def _refuse_async(original, checkpoint):
 def _write_checkpoint(original, checkpoint, file_prefix, options=None):
     nodes = _nodes(checkpoint)
     extended = _owner_of(nodes)
+    if extended is not None and is_chief(extended) and any(isinstance(n, tf.data.Iterator) for n in nodes):
+        warnings.warn(
+            "a checkpoint of several workers holds the first one's iterator: restored, all read on where it "
+            "stood, and the same rows. Begin a dataset anew behind what was read (DataCache: `start=`).",
+            stacklevel=2,
+        )
     if extended is None:
         return original(checkpoint, file_prefix, options)
     if not tf.executing_eagerly():

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from datacache.callbacks import seed_states
+from datacache.callbacks import unseen
 from examples.common.garden import IS_LEGACY
 from examples.common.settings import Settings
 
@@ -42,7 +42,7 @@ class Saving(tf.keras.callbacks.Callback):
         self._is_first = strategy.topology.rank == 0
         directory = os.path.join(settings.output_dir, "checkpoints")
         self._settings_file = os.path.join(directory, "settings.json")
-        kept = {"model": model, "optimizer": model.optimizer, "seeds": seed_states(model)}
+        kept = {"model": model, "optimizer": model.optimizer, "seeds": unseen(model)}
         checkpoint = tf.train.Checkpoint(residual=strategy.residual, epoch=self._epoch, **kept)
         self._manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=1)
         if self._manager.latest_checkpoint:

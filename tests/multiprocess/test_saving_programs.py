@@ -1,0 +1,82 @@
+"""Saving and loading by less common ways: other functions, several files, remote paths, models built late."""
+
+import keras as keras3
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from tests.multiprocess.saving_models import X, Y, assert_same_state, build, tree
+
+pytestmark = pytest.mark.usefixtures("partners")
+
+
+def test_weights_are_loaded_as_soon_as_they_are_written(strategy, shared_tmp):
+    """By the functions of `keras.saving`, without a barrier between."""
+    one, other = build(keras3, strategy, seed=1), build(keras3, strategy, seed=2)
+    keras3.saving.save_weights(one, shared_tmp / "m.weights.h5")
+    keras3.saving.load_weights(other, shared_tmp / "m.weights.h5")
+    assert_same_state(other.get_weights(), one.get_weights())
+
+
+def test_weights_in_several_files(strategy, shared_tmp):
+    one, other = build(keras3, strategy, seed=1), build(keras3, strategy, seed=2)
+    one.save_weights(shared_tmp / "m.weights.h5", max_shard_size=1e-7)
+    other.load_weights(shared_tmp / "m.weights.json")
+    assert_same_state(other.get_weights(), one.get_weights())
+    assert len(tree(shared_tmp)) > 2 and not any("partial" in name for name in tree(shared_tmp))
+
+
+@pytest.mark.parametrize("save", ["save", "save_weights"])
+def test_remote_paths_of_tf_keras(comm, strategy, shared_tmp, save):
+    """Which it copies from a temporary file."""
+    name = "m.keras" if save == "save" else "m.weights.h5"
+    getattr(build(tf_keras, strategy), save)(f"file://{shared_tmp}/{name}")
+    comm.barrier()
+    assert tree(shared_tmp) == [name]
+
+
+def test_an_archive_of_tf_keras(comm, strategy, topology, tmp_path, monkeypatch):
+    """Which knows TensorFlow by another name."""
+    monkeypatch.chdir(tmp_path)  # of each worker
+    model = build(tf_keras, strategy)
+    archive = tf_keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", model.call, [tf.TensorSpec([None, 4])])
+    archive.write_out("archive")
+    assert ("archive/saved_model.pb" in tree(tmp_path)) == (topology.rank == 0)
+    if topology.rank == 0:
+        with strategy.extended.alone():
+            served = tf.saved_model.load("archive")
+        np.testing.assert_allclose(served.serve(X), model(X), rtol=1e-5)
+    comm.barrier()
+
+
+def test_another_unzipped_model_on_another_disk(strategy, topology, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # of each worker
+    build(keras3, seed=topology.rank).save("m", zipped=False)
+    with strategy.scope(), pytest.raises(FileNotFoundError, match="is not the same"):
+        keras3.models.load_model("m")
+
+
+def test_a_checkpoint_waits_for_a_model_that_is_built_late(strategy, shared_tmp):
+    def late(seed):
+        keras3.utils.set_random_seed(seed)
+        with strategy.scope():
+            model = keras3.Sequential([keras3.layers.Dense(3), keras3.layers.Dense(1)])
+            model.compile(keras3.optimizers.SGD(0.0), "mse")
+        return model
+
+    one, other = late(1), late(2)
+    one.fit(X, Y, verbose=0)
+    tf.train.Checkpoint(model=one).write(str(shared_tmp / "checkpoint"))
+    tf.train.Checkpoint(model=other).read(str(shared_tmp / "checkpoint"))
+    other.fit(X, Y, verbose=0)
+    assert_same_state(other.get_weights(), one.get_weights())
+
+
+def test_that_iterators_are_the_first_workers_is_told(strategy, topology, shared_tmp, recwarn):
+    checkpoint = tf.train.Checkpoint(model=build(keras3, strategy), rows=iter(tf.data.Dataset.range(3)))
+    checkpoint.write(str(shared_tmp / "checkpoint"))
+    told = [warning for warning in recwarn if "first one's iterator" in str(warning.message)]
+    assert len(told) == (topology.rank == 0)
