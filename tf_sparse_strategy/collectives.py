@@ -96,7 +96,7 @@ def features() -> dict[str, bool]:
 
 
 def _check_countable(x) -> None:
-    if not hvd.nccl_built():  # which counts further
+    if not (hvd.nccl_built() and "GPU" in x.device):  # NCCL's sums and broadcasts count further
         wire.check_countable(x)
 
 
@@ -360,7 +360,7 @@ class Collectives:
             received_splits.append(everyone)
             return tf.identity(x)
 
-        _check_countable(x)
+        wire.check_countable(x)
         cost = sent_bytes.of_parts(self.topology, ranks, x, splits)
         rows = self._run(f"{kind}_{group.value}", purpose, cost, x, issue, as_sent)
         return rows, received_splits[0]

@@ -220,15 +220,15 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     if is_used and not is_unused and not model.optimizer.built and _is_built(model) and variables:
         with model.distribute_strategy.scope():
             model.optimizer.build(variables)
-    if extended.collectives.topology.num_workers > 1:
-        _require_metrics_of_all(model)
+    _require_metrics(model)
 
 
 def _build(original, model, extended, iterator, data_batch):
     from keras.src.models.model import Model
 
     is_kerass = _has_kerass_step(model)
-    if any(getattr(layer, "_deferred_dependencies", None) for layer in model._flatten_layers()):
+    unbuilt = [layer for layer in model._flatten_layers() if not layer.built]
+    if any(getattr(layer, "_deferred_dependencies", None) for layer in unbuilt):
         return None  # a checkpoint waits for its variables, which have no values while shapes are inferred
     if not is_kerass and type(model).call is Model.call:
         return None  # it has none: what its step uses, that builds
@@ -343,14 +343,19 @@ def _average_own_logs(original, model, logs, known=dict):
 
 def _average_own_logs_of_tf_keras(original, model, logs):
     """Once its metrics are built, after an epoch."""
+    _require_metrics(model)
+    return _average_own_logs(original, model, logs)
+
+
+def _require_metrics(model):
     extended = extended_of_model(model)
     if extended is not None and extended.collectives.topology.num_workers > 1:
         _require_metrics_of_all(model)
-    return _average_own_logs(original, model, logs)
 
 
 def _average_own_logs_of_keras3(original, model, logs):
     """Its metrics give a worker's own result in a step, and that of all outside."""
+    _require_metrics(model)  # what was not built by shapes is built now
     return _average_own_logs(original, model, logs, model.get_metrics_result)
 
 

@@ -18,8 +18,9 @@ import tensorflow as tf
 from tf_sparse_strategy.hooking import in_replica_of_ours, ours, while_set, wrap
 
 _whole = threading.local()  # .is_wanted: whether a loss's value is to be the mean itself, and no share of it
-# What losses this thread is in: .depth of their calls; .holds_another: whether the innermost has called one;
-# .is_compiled: whether Keras's step has called them.
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+# What losses this thread is in: .depth of their calls; .holds_another: whether the innermost has called one
+# of a mean; .is_compiled: whether Keras's step has called them.
 _losses = threading.local()
 
 
@@ -84,7 +85,8 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
     reduced = original(values, sample_weight, reduction)
     if in_replica_of_ours() is None or values.shape.rank != 0:
         return reduced
-    means, holds_another = ["sum_over_batch_size", "mean", "mean_with_sample_weight"], _losses.holds_another
+    holds_another = getattr(_losses, "holds_another", False)
+    means = list(_MEANS)
     if holds_another or getattr(_losses, "is_compiled", False):  # in a loop they are the user's
         means += [None, "none"]
     if reduction not in means and not (reduction == "sum" and holds_another):
@@ -98,7 +100,7 @@ def _call_loss(original, loss, *args, **kwargs):
     depth = getattr(_losses, "depth", 0)
     with while_set(_losses, depth=depth + 1, holds_another=False):
         value = original(loss, *args, **kwargs)
-    if depth > 0:
+    if depth > 0 and loss.reduction in _MEANS:
         _losses.holds_another = True  # the one around
     return value
 

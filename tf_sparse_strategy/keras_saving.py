@@ -94,7 +94,7 @@ def install_tf_keras() -> None:
     wrap(saved_model_save, "save", _save_whole_model_by_chief)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of_tf_keras))
     for function in ("save_model", "save_weights"):
-        wrap(saving_api, function, _leave_remote_to_the_chief)
+        _wrap_everywhere(saving_api, "tf_keras", function, _leave_remote_to_the_chief)
     _wrap_loads(saving_api, "tf_keras")
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
@@ -110,13 +110,16 @@ def install_tf_keras() -> None:
 
 
 def _wrap_loads(saving_api, package: str) -> None:
+    _wrap_everywhere(saving_api, package, "load_weights", _load_weights)
+    _wrap_everywhere(saving_api, package, "load_model", _load_model)
+
+
+def _wrap_everywhere(saving_api, package: str, function: str, wrapper) -> None:
     """In all modules of the package that have the function, e.g. those that `tf.keras` names."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith(f"{package}.")]
-    for function, wrapper in (("load_weights", _load_weights), ("load_model", _load_model)):
-        original = getattr(saving_api, function)
-        for module in modules:
-            if vars(module).get(function) is original:
-                wrap(module, function, wrapper)
+    original = getattr(saving_api, function)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{package}.") and vars(module).get(function) is original:
+            wrap(module, function, wrapper)
 
 
 def _wrap_csv_logger(csv_logger) -> None:
@@ -261,8 +264,11 @@ def _leave_remote_to_the_chief(original, model, filepath, *args, **kwargs):
     """tf_keras copies what another function has written, which followers do not write."""
     from tf_keras.src.saving import saving_lib
 
-    is_copied = saving_lib.is_remote_path(filepath) and str(filepath).endswith((".keras", ".h5"))
-    if is_copied and is_follower(model):
+    name, given = str(filepath), kwargs.get("save_format", args[1] if len(args) > 1 else None)
+    is_file = name.endswith((".keras", ".h5", ".hdf5")) or given in ("h5", "keras")
+    if is_file and saving_lib.is_remote_path(name) and is_follower(model):
+        if not name.endswith((".keras", ".weights.h5")):
+            _refuse_parts(model)
         return _save_by_chief(original, model, filepath)
     return original(model, filepath, *args, **kwargs)
 

@@ -34,11 +34,11 @@ import itertools
 import os
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import agreement
 from tf_sparse_strategy.embedding import slices
@@ -220,10 +220,9 @@ def _write_checkpoint(original, checkpoint, file_prefix, options=None):
     nodes = _nodes(checkpoint)
     extended = _owner_of(nodes)
     if extended is not None and is_chief(extended) and any(isinstance(n, tf.data.Iterator) for n in nodes):
-        warnings.warn(
-            "a checkpoint of several workers holds the first one's iterator: restored, all read on where it "
-            "stood, and the same rows. Begin a dataset anew behind what was read (DataCache: `start=`).",
-            stacklevel=2,
+        logging.warning(
+            "A checkpoint of several workers holds the first one's iterator: restored, all read on where it "
+            "stood, and the same rows. Begin a dataset anew behind what was read (DataCache: `start=`)."
         )
     if extended is None:
         return original(checkpoint, file_prefix, options)

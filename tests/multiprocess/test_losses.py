@@ -54,7 +54,15 @@ class OfRows(keras3.losses.Loss):
         return keras3.losses.Huber()(y, predicted) + squared_errors(y, predicted)
 
 
-@pytest.mark.parametrize("kind", ["rows", "scalar", "class", "unreduced", "sum", "sum of rows"])
+class SumOfRows(keras3.losses.Loss):
+    def call(self, y, predicted):
+        return tf.reduce_sum(keras3.losses.MeanSquaredError(reduction=None)(y, predicted)) / BATCH
+
+
+KINDS = ["rows", "scalar", "class", "unreduced", "sum", "sum of rows", "a sum"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_losses_of_losses(comm, strategy, kind):
     """Of Keras 3; tf_keras refuses them. Each reduces itself, and is scaled as a part of the whole alone."""
     huber = keras3.losses.Huber()
@@ -65,6 +73,7 @@ def test_losses_of_losses(comm, strategy, kind):
         "unreduced": Halved(reduction=None),
         "sum": Halved(reduction="sum"),
         "sum of rows": OfRows(reduction="sum"),
+        "a sum": SumOfRows(reduction="sum"),
     }[kind]
 
     def run(scope):
