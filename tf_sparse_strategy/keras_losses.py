@@ -85,11 +85,8 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
     reduced = original(values, sample_weight, reduction)
     if in_replica_of_ours() is None or values.shape.rank != 0:
         return reduced
-    holds_another = getattr(_losses, "holds_another", False)
-    means = list(_MEANS)
-    if holds_another or getattr(_losses, "is_compiled", False):  # in a loop they are the user's
-        means += [None, "none"]
-    if reduction not in means and not (reduction == "sum" and holds_another):
+    is_keras = getattr(_losses, "is_compiled", False) and reduction != "sum"  # in a loop it is the user's
+    if not (reduction in _MEANS or is_keras or getattr(_losses, "holds_another", False)):
         return reduced
     from keras.src.losses import loss
 
