@@ -220,7 +220,7 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     if is_used and not is_unused and not model.optimizer.built and _is_built(model) and variables:
         with model.distribute_strategy.scope():
             model.optimizer.build(variables)
-    _require_metrics(model)
+    _require_metrics_of_all(model)
 
 
 def _build(original, model, extended, iterator, data_batch):
@@ -265,8 +265,11 @@ def _is_built(model) -> bool:
 def _require_metrics_of_all(model) -> None:
     """Raises ValueError where a metric was made outside the scope; warns of what none of them adds up.
 
-    Either would see this worker's rows alone.
+    Either would see this worker's rows alone, of several.
     """
+    extended = extended_of_model(model)
+    if extended is None or extended.collectives.topology.num_workers == 1:
+        return
     from keras.src.trainers.compile_utils import CompileMetrics
 
     opened = (known.metrics if isinstance(known, CompileMetrics) else [known] for known in model.metrics)
@@ -343,19 +346,13 @@ def _average_own_logs(original, model, logs, known=dict):
 
 def _average_own_logs_of_tf_keras(original, model, logs):
     """Once its metrics are built, after an epoch."""
-    _require_metrics(model)
+    _require_metrics_of_all(model)
     return _average_own_logs(original, model, logs)
-
-
-def _require_metrics(model):
-    extended = extended_of_model(model)
-    if extended is not None and extended.collectives.topology.num_workers > 1:
-        _require_metrics_of_all(model)
 
 
 def _average_own_logs_of_keras3(original, model, logs):
     """Its metrics give a worker's own result in a step, and that of all outside."""
-    _require_metrics(model)  # what was not built by shapes is built now
+    _require_metrics_of_all(model)  # what was not built by shapes is built now
     return _average_own_logs(original, model, logs, model.get_metrics_result)
 
 

@@ -51,14 +51,17 @@ def install_tf_keras() -> None:
     wrap(base_metric.Mean, "update_state", _record_mean)
 
 
-def wants_whole() -> bool:
-    """Whether a Loss that is called from here is to return its mean, and not this worker's share of it."""
-    return getattr(_whole, "is_wanted", False) or getattr(_losses, "depth", 0) > 0
+def wants_whole(begun: int = 0) -> bool:
+    """Whether a Loss is to return its mean, and not this worker's share of it.
+
+    Args:
+      begun: 0 (default) of a Loss that would be called from here, 1 of the one whose call lasts.
+    """
+    return getattr(_whole, "is_wanted", False) or getattr(_losses, "depth", 0) > begun
 
 
 def _scale_loss(original, value):
-    is_within = getattr(_whole, "is_wanted", False) or getattr(_losses, "depth", 0) > 1
-    if _is_outside_a_step() or (is_within and in_replica_of_ours() is not None):
+    if _is_outside_a_step() or (wants_whole(begun=1) and in_replica_of_ours() is not None):
         return value
     weight = _loss_weight()
     return original(value) if weight is None else value * tf.cast(weight, value.dtype)

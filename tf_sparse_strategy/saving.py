@@ -219,17 +219,17 @@ def _refuse_async(original, checkpoint):
 def _write_checkpoint(original, checkpoint, file_prefix, options=None):
     nodes = _nodes(checkpoint)
     extended = _owner_of(nodes)
-    if extended is not None and is_chief(extended) and any(isinstance(n, tf.data.Iterator) for n in nodes):
-        logging.warning(
-            "A checkpoint of several workers holds the first one's iterator: restored, all read on where it "
-            "stood, and the same rows. Begin a dataset anew behind what was read (DataCache: `start=`)."
-        )
     if extended is None:
         return original(checkpoint, file_prefix, options)
     if not tf.executing_eagerly():
         raise NotImplementedError(
             "a checkpoint of several workers' variables cannot be written in a tf.function; call "
             "Checkpoint.save or write outside."
+        )
+    if is_chief(extended) and any(isinstance(node, tf.data.Iterator) for node in nodes):
+        logging.warning(
+            "A checkpoint of several workers holds the first one's iterator: restored, all read on where it "
+            "stood, and the same rows. Begin a dataset anew behind what was read (DataCache: `start=`)."
         )
     options = copy.copy(options) or tf.train.CheckpointOptions()
     saving_tables = contextlib.nullcontext()

@@ -22,15 +22,15 @@ class Sharding:
     def share(
         self, dataset: tf.data.Dataset, consumer: str | None
     ) -> tuple[tf.data.Dataset, str | None]:
-        """Returns (this worker's part, where all parts end).
+        """Returns (this worker's part, with what all parts end).
 
         Args:
           dataset: yields global batches.
           consumer: the Keras loop that will read it and understands `input.Batch`, or None.
 
         Returns:
-          Where they end is None where all parts end together of themselves, "all" to end with the
-          first worker that has no more, "rows" to go on until no worker has a row left.
+          The latter is None where all parts end together of themselves, "all" to end with the first worker
+          that has no more, "rows" to go on until no worker has a row left.
 
         Raises:
           ValueError: not batched, fewer rows per batch than workers, or fewer files than workers under
