@@ -8,6 +8,7 @@ WITHOUT, WITH, ALONE = "rows at once", "rows delayed", "no communication"
 BOTH = "2D: rows delayed, dense parts by DeAR"
 # The same models with whole tables on all workers, trained by Horovod alone.
 GATHERED, REDUCED = "Horovod, rows all-gathered", "Horovod, tables all-reduced"
+CHECKED_STEPS = 4  # after which the ways' weights are compared
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,12 +61,12 @@ def verdict(job: dict) -> str:
     """Whether the goal is reached, and whether all ways have given the same weights."""
     rows, both, goal = part_hidden(job, WITH), part_hidden(job, BOTH), job["goal"]
     differ = job["differences"]
-    right = max(differ[WITH], differ[BOTH]) < TOLERANCE < differ[ALONE]
+    right = max(differ[WITH], differ[BOTH], differ[GATHERED]) < TOLERANCE < differ[ALONE]
     of_rows = f"within {differ[WITH]:.1e}" if differ[WITH] else "to the bit"
-    same = f"{of_rows}, with DeAR within {differ[BOTH]:.1e}" if right else "NOT THE SAME WEIGHTS"
+    same = f"{of_rows}, with DeAR within {differ[BOTH]:.1e}, Horovod's within {differ[GATHERED]:.1e}"
     return (
         f"- {both:.0%} of the stall hidden (goal {goal:.0%}: {said(both >= goal)}), {rows:.0%} by delayed "
-        f"rows alone; results agree: {same}."
+        f"rows alone; results agree: {same if right else 'NOT THE SAME WEIGHTS'}."
     )
 
 

@@ -11,11 +11,18 @@ import tf_sparse_strategy as tss
 from benchmarks import tcp_losses, training
 from benchmarks.hand_in import arguments, hand_in
 from benchmarks.overlap.models import CLASSES, Layer, Waiting
-from benchmarks.scheduling_2d.settings import ALONE, BOTH, MODELS, WITH, WITHOUT, Model
+from benchmarks.scheduling_2d.settings import (
+    ALONE,
+    BOTH,
+    CHECKED_STEPS,
+    MODELS,
+    WITH,
+    WITHOUT,
+    Model,
+)
 from examples.text.zipf import gradient_rows
 from tf_sparse_strategy.collectives import Collectives
 
-CHECKED_STEPS = 4
 BUCKET = 1 << 20  # dense parts are some twentieth of the paper's, and so are buckets
 # By name: arguments of SparseStrategy.
 WAYS = {
@@ -49,6 +56,11 @@ def build(model: Model, embedding=tss.layers.ShardedEmbedding, kind=keras.Model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     built.compile(tss.optimizers.LazyAdam(1e-3), loss, jit_compile=False)
     return built
+
+
+def kernel(model: keras.Model) -> np.ndarray:
+    """Weights of the layer behind the table: what the two jobs hand in to be compared."""
+    return next(layer for layer in model.layers if isinstance(layer, keras.layers.Dense)).kernel.numpy()
 
 
 def method(name: str, model: Model) -> keras.Model:
@@ -124,7 +136,7 @@ def main() -> None:
     models = {name: method(name, model) for name in WAYS}
     for way in models.values():
         way.fit(batches(words(model, workers, CHECKED_STEPS)), epochs=1, verbose=0)
-    differ = differences(models, comm)
+    differ, of_one = differences(models, comm), kernel(models[WITHOUT]).tolist()
     ids = words(model, workers, args.steps)
     measured = time_fits(models, batches(ids), args.rounds, comm)
     found = {
@@ -136,6 +148,7 @@ def main() -> None:
         "dense weights": model.layers * model.weights,
         "goal": model.goal,
         "differences": differ,
+        "kernel": of_one,
         "steps": args.steps,
         **measured,
     }
