@@ -73,7 +73,8 @@ class Resume(_Callback):
         if model.optimizer is None or not model.built:
             raise ValueError("Resume needs a model that is compiled and built: call model.build(...) first.")
         with model.distribute_strategy.scope():
-            model.optimizer.build(model.trainable_variables)
+            build = getattr(model.optimizer, "build", None) or model.optimizer._create_all_weights  # legacy
+            build(model.trainable_variables)
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         kept = {"model": model, "optimizer": model.optimizer, "seeds": unseen(model)}
         checkpoint = tf.train.Checkpoint(step=self._step, **kept, **also)

@@ -49,6 +49,15 @@ def test_it_is_an_embedding(scope, ids):
     assert sharded.count_params() == plain.count_params() == L * D
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_ids_in_a_variable(scope, together):
+    """Keras 3's, which it hands on as it is; positions, for example."""
+    layer = layers()[1]
+    ids = keras.Variable(np.array([3, 0, 3]), trainable=False, dtype="int32")
+    [rows] = tss.layers.lookup_together([layer], [ids]) if together else [layer(ids)]
+    np.testing.assert_array_equal(rows, TABLE[[3, 0, 3]])
+
+
 def test_negative_ids_count_from_the_end(scope):
     np.testing.assert_array_equal(layers()[1](IDS[3]), TABLE[IDS[3]])
 

@@ -28,11 +28,12 @@ def test_files_are_shared_out_unless_rows_are_counted(tmp_path):
     names = tf.data.Dataset.from_tensor_slices(paths)
     lines = tf.data.TextLineDataset
     fine = [lines(paths), names.take(1).interleave(lines), lines(paths).take(-1), lines(paths).skip(0)]
+    fine += [names.shard(2, 0).interleave(lines), lines(paths).shard(1, 0)]
     fine += [names.shuffle(2).interleave(lines), names.interleave(lambda name: lines(name).skip(1))]
     for dataset in fine:
         assert pipelines.reason_against_files(dataset.batch(2)) is None
     shuffled = names.shuffle(2, seed=1, reshuffle_each_iteration=False)
-    counted = [lines(paths).take(1), lines(paths).skip(1), lines(paths).enumerate()]
+    counted = [lines(paths).take(1), lines(paths).shard(2, 0), lines(paths).skip(1), lines(paths).enumerate()]
     counted += [tf.data.Dataset.zip((lines(paths), lines(paths))), shuffled.skip(1).interleave(lines)]
     counted += [lines(shuffled.skip(1)), tf.data.TFRecordDataset(shuffled.skip(1))]
     for dataset in counted:
@@ -69,6 +70,8 @@ def test_unseeded_shuffles_of_rows():
     within = data.batch(3).map(tf.random.shuffle)
     assert not pipelines.has_unseeded_shuffle(within)
     assert pipelines.has_unseeded_shuffle(data.shuffle(6).batch(2).prefetch(1))
+    assert pipelines.has_unseeded_shuffle(tf.data.Dataset.sample_from_datasets([data, data]))
+    assert not pipelines.has_unseeded_shuffle(tf.data.Dataset.sample_from_datasets([data, data], seed=0))
     assert not pipelines.has_unseeded_shuffle(data.shuffle(6, seed=0))
     tf.random.set_seed(0)
     assert not pipelines.has_unseeded_shuffle(data.shuffle(6))
@@ -83,6 +86,15 @@ def test_long_and_shared_pipelines():
     assert len(list(pipelines.stages(chain))) == 2201
     assert len(list(pipelines.stages(twice))) == 41
     assert pipelines.reason_against_files(chain) is pipelines.reason_against_files(twice) is None
+
+
+def test_readers(tmp_path):
+    """Each by itself, without what its names come from."""
+    names = tf.data.Dataset.from_tensor_slices([str(tmp_path)]).repeat(2)
+    lines, files = tf.data.TextLineDataset([str(tmp_path)]), names.interleave(tf.data.TFRecordDataset)
+    data = lines.shuffle(3).concatenate(files.map(tf.identity)).repeat(2).batch(2)
+    assert list(pipelines.readers(data)) == [lines, files]
+    assert not list(pipelines.readers(tf.data.Dataset.range(3).batch(2)))
 
 
 def unordered(n=64):
@@ -102,6 +114,16 @@ def test_stages_in_any_order_are_told_of(make, told, caplog):
     """Each worker takes slices of what must be the same batches."""
     assert pipelines.in_order(make()).options().deterministic is None
     assert ("deterministic=False" in caplog.text) == told
+
+
+def test_a_service_whose_order_is_of_each_worker_is_told_of(caplog):
+    """Of one with a name, TensorFlow itself says that it is dealt out."""
+    service = tf.data.experimental.service.distribute
+    data = tf.data.Dataset.range(8).batch(4)
+    server = tf.data.experimental.service.DispatchServer()
+    data = data.apply(service("distributed_epoch", server.target))
+    pipelines.in_order(data)
+    assert "job_name" in caplog.text
 
 
 def test_an_option_for_any_order_is_not_followed():

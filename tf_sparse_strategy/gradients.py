@@ -73,6 +73,8 @@ class GradientReducer:
         if has_nothing_to_add:
             self.memory.looks_for_none = True
             return reduced
+        if not dense:  # of slices nothing is remembered
+            return reduced
         specs = [_spec(gradient, variable) for _, gradient, variable in dense]
         n = sum(spec.size for spec in specs)
         exact_vectors = self.scheme.sets_vectors_apart(self._collectives.topology, n)

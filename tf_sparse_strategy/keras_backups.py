@@ -8,12 +8,14 @@ In Keras 3 the chief writes, and the others send their shares. tf_keras's backup
 residuals become a part; it leaves a model that can be fitted again without one.
 """
 
+import contextlib
+import json
 import os
 
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import keras_saving, saving
+from tf_sparse_strategy import keras_building, keras_saving, saving
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import extended_of_model, optimizers_of, wrap
 
@@ -44,7 +46,9 @@ def _back_up(original, callback):
     if keras_saving.is_follower(callback.model):
         tables.send_tables(callback.model)
         return
-    original(callback)
+    more = {} if extended is None else {"residual": os.path.basename(_residual_path(callback))}
+    with _whole_metadata(callback, more):
+        original(callback)
     if extended is not None:
         written = _residual_path(callback)
         before = getattr(callback, "_residual_before", written) if callback.double_checkpoint else written
@@ -52,6 +56,27 @@ def _back_up(original, callback):
             if path not in (written, before):
                 tf.io.gfile.remove(path)
         callback._residual_before = written
+
+
+@contextlib.contextmanager
+def _whole_metadata(callback, more):
+    """Keras writes the epoch's number in place: killed in between, it would leave what no start can read.
+
+    `more` is written beside it.
+    """
+    path = callback._training_metadata_path
+    partial = path + ".partial"
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.copy(path, partial, overwrite=True)  # what Keras keeps where there are to be two backups
+    callback._training_metadata_path = partial
+    try:
+        yield
+    finally:
+        callback._training_metadata_path = path
+    told = _read(partial)
+    with tf.io.gfile.GFile(partial, "w") as file:
+        json.dump(told | more, file)
+    tf.io.gfile.rename(partial, path, overwrite=True)
 
 
 def _begin_from_backup(original, callback, logs=None):
@@ -62,11 +87,12 @@ def _begin_from_backup(original, callback, logs=None):
     extended.collectives.barrier()  # the first may still be deleting what a fit before has left
     # Each file by itself: disks that are not shared may have been given some of them.
     saving.require_same(extended, callback._training_metadata_path)
-    saving.load_together(extended, callback._weights_path, lambda _: original(callback, logs))
+    saving.load_together(extended, callback._weights_path, lambda _: _restore(original, callback, logs))
     path, others = _residual_path(callback), tf.io.gfile.glob(_residual_path(callback, "*"))
     all_built = all(optimizer.built for optimizer in optimizers_of(callback.model))
-    if len(others) == 1 and not all_built and tf.io.gfile.exists(callback._weights_path):
-        [path] = others  # Keras does not restore the steps of an optimizer that is built later
+    if path not in others and not all_built:  # Keras does not restore the steps of one that is built later
+        told = _read(callback._training_metadata_path)
+        path = os.path.join(callback.backup_dir, told.get("residual", os.path.basename(path)))
     callback._residual_before, memory = path, extended.gradients.memory
     saving.load_together(extended, path, lambda p: memory.load(p, callback.model.variables))
     if others and path not in others:
@@ -76,6 +102,25 @@ def _begin_from_backup(original, callback, logs=None):
             path,
             others,
         )
+
+
+def _read(path) -> dict:
+    """A file of JSON, if there is one."""
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)
+
+
+def _restore(original, callback, logs):
+    """Under the scope, where Keras may build the optimizer; not one that a step of one's own leaves alone."""
+    model = callback.model
+    divided = model.distribute_strategy.extended.chunked is not None  # and what a step uses is built
+    is_built = getattr(model.optimizer, "built", True)
+    is_unused = divided and not is_built and not keras_building.has_kerass_step(model)
+    without = keras_building.without_default_optimizer(model) if is_unused else contextlib.nullcontext()
+    with model.distribute_strategy.scope(), without:
+        original(callback, logs)
 
 
 def _residual_path(callback, step: str | None = None) -> str:

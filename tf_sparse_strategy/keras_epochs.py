@@ -11,46 +11,36 @@
 | tf_keras: KerasSequenceAdapter.…  | its threads shuffle once more, or not     | read by one       |
 | tf_keras: Model._in_multi_worker_…| predicts by rows what is a worker's own   | leave the policy  |
 | tf_keras: StepsPerExecutionTuner… | tunes by each worker's own clock          | refuse            |
-| Trainer.compile                   | makes metrics outside the scope           | within it         |
-| Trainer._maybe_symbolic_build     | takes a batch, and others, from the data  | ask for its shapes|
 | CallbackList.on_epoch_begin       | communication may change by epochs        | tell which begins |
 | Trainer._get_metrics_result_…     | logs of a step of one's own are a worker's| average them      |
 | tf_keras: Model._validate_and_…   | the same                                  | the same          |
 """
 
 import contextlib
-import itertools
 import threading
 import warnings
-import weakref
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from tf_sparse_strategy import agreement
-from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.hooking import (
     extended_of,
     extended_of_model,
     model_of,
-    optimizers_of,
     ours,
     while_set,
     wrap,
 )
-from tf_sparse_strategy.keras_callers import is_in_fit
+from tf_sparse_strategy.keras_building import require_metrics_of_all
 
 _making = threading.local()  # .extended: for whom this thread makes an iterator
-_NOT_DENSE = (tf.RaggedTensorSpec, tf.SparseTensorSpec)  # from which Keras infers shapes as if they were
-_told = weakref.WeakSet()  # metrics of which a warning has told
 
 
 def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
     from keras.src.backend.tensorflow import trainer
     from keras.src.callbacks import callback_list
-    from keras.src.trainers import trainer as base_trainer
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
@@ -59,8 +49,6 @@ def install_keras3() -> None:
     wrap(callback_list.CallbackList, "on_epoch_begin", _begin_epoch)
     wrap(trainer.TFEpochIterator, "__init__", _make_iterator)
     wrap(trainer.TFEpochIterator, "reset", _reset_iterator)
-    wrap(base_trainer.Trainer, "compile", _compile_in_scope)
-    wrap(trainer.TensorFlowTrainer, "_maybe_symbolic_build", _build_by_shapes)
     wrap(trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", _average_own_logs_of_keras3)
 
 
@@ -193,114 +181,6 @@ def _refuse_own_clocks(original, tuner):
     return original(tuner)
 
 
-def _compile_in_scope(original, model, *args, **kwargs):
-    """Of a model of the scope, as tf_keras does: it makes the metric of the loss, and those given by name."""
-    is_ours = extended_of_model(model) is not None
-    if is_ours:
-        model._optimizer_was_given = bool(args) or "optimizer" in kwargs  # else it is Keras's default
-    is_outside = is_ours and not tf.distribute.has_strategy()
-    with model.distribute_strategy.scope() if is_outside else contextlib.nullcontext():
-        return original(model, *args, **kwargs)
-
-
-def _build_by_shapes(original, model, iterator=None, data_batch=None):
-    """As of a batch that Keras would read, and not put back: generators and PyDatasets go on behind it."""
-    extended = extended_of_model(model)
-    if extended is None:
-        original(model, iterator=iterator, data_batch=data_batch)
-        return
-    # Keras's default, which a step of one's own and `evaluate` do not use, would take the variables over.
-    is_default = extended.chunked is not None and not getattr(model, "_optimizer_was_given", True)
-    may_be_unused = is_default and not (_has_kerass_step(model) and is_in_fit(model))
-    is_unused = may_be_unused and extended.chunked.owners(model.trainable_variables)
-    with while_set(model, optimizer=None) if is_unused else contextlib.nullcontext():
-        _build(original, model, extended, iterator, data_batch)
-    variables, is_used = model.trainable_variables, [model.optimizer] == optimizers_of(model)
-    # A backup would restore nothing into it.
-    if is_used and not is_unused and not model.optimizer.built and _is_built(model) and variables:
-        with model.distribute_strategy.scope():
-            model.optimizer.build(variables)
-    _require_metrics_of_all(model)
-
-
-def _build(original, model, extended, iterator, data_batch):
-    from keras.src.models.model import Model
-
-    is_kerass = _has_kerass_step(model)
-    unbuilt = [layer for layer in model._flatten_layers() if not layer.built]
-    if any(getattr(layer, "_deferred_dependencies", None) for layer in unbuilt):
-        return None  # a checkpoint waits for its variables, which have no values while shapes are inferred
-    if not is_kerass and type(model).call is Model.call:
-        return None  # it has none: what its step uses, that builds
-    if iterator is None:
-        return original(model, data_batch=data_batch)
-    specs = extended.local_value(iterator._distributed_dataset.element_spec)
-    flat = tf.nest.flatten(specs)
-    may_fail = not is_kerass or any(isinstance(spec, _NOT_DENSE) for spec in flat)
-    try:
-        if model.run_eagerly:  # it may ask for sizes
-            return original(model, iterator=iterator)
-        if not _is_built(model) and not all(_is_known(spec) for spec in flat):
-            return original(model, iterator=iterator)  # weights may have shapes of the data
-        batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
-        with model.distribute_strategy.scope():
-            return model._symbolic_build(data_batch=batch)
-    except Exception as error:
-        if not may_fail:
-            raise
-        logging.info("%r is built by its first step: %s", model.name, error)
-        return None
-
-
-def _has_kerass_step(model) -> bool:
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-
-    return type(model).train_step is TensorFlowTrainer.train_step
-
-
-def _is_built(model) -> bool:
-    return all(layer.built for layer in model._flatten_layers())
-
-
-def _require_metrics_of_all(model) -> None:
-    """Raises ValueError where a metric was made outside the scope; warns of what none of them adds up.
-
-    Either would see this worker's rows alone, of several.
-    """
-    extended = extended_of_model(model)
-    if extended is None or extended.collectives.topology.num_workers == 1:
-        return
-    from keras.src.trainers.compile_utils import CompileMetrics
-
-    opened = (known.metrics if isinstance(known, CompileMetrics) else [known] for known in model.metrics)
-    for metric in itertools.chain.from_iterable(opened):
-        variables = [slices.tensorflows(variable) for variable in metric.variables]
-        if any(getattr(variable, "distribute_strategy", None) is None for variable in variables):
-            raise ValueError(
-                f"the metric {metric.name!r} of the model {model.name!r} was made outside "
-                "strategy.scope(), and sees one worker's rows alone. Make it inside `with "
-                "strategy.scope():`."
-            )
-        apart = [v.name for v in variables if v.aggregation == tf.VariableAggregation.NONE]
-        if apart and metric not in _told:
-            _told.add(metric)
-            logging.warning(
-                "The metric %r of the model %r has variables that no other worker adds to, %s. If they "
-                "change, it says what one worker has seen, and callbacks may decide otherwise on each: keep "
-                "sums and counts in variables made by the metric's add_variable.",
-                metric.name,
-                model.name,
-                apart,
-            )
-
-
-def _is_known(spec) -> bool:
-    """Whether the shape of a component is, but for the number of rows; a ragged one's never is."""
-    if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec)):
-        return True
-    return spec.shape.rank is not None and spec.shape[1:].is_fully_defined()
-
-
 def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weight, distribute):
     original(handler, strategy, x, steps_per_epoch, class_weight, distribute)
     if steps_per_epoch is None and getattr(handler._dataset, "ends_with_the_data", False):
@@ -346,13 +226,13 @@ def _average_own_logs(original, model, logs, known=dict):
 
 def _average_own_logs_of_tf_keras(original, model, logs):
     """Once its metrics are built, after an epoch."""
-    _require_metrics_of_all(model)
+    require_metrics_of_all(model)
     return _average_own_logs(original, model, logs)
 
 
 def _average_own_logs_of_keras3(original, model, logs):
     """Its metrics give a worker's own result in a step, and that of all outside."""
-    _require_metrics_of_all(model)  # what was not built by shapes is built now
+    require_metrics_of_all(model)  # what was not built by shapes is built now
     return _average_own_logs(original, model, logs, model.get_metrics_result)
 
 

@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy import (
     keras_backups,
+    keras_building,
     keras_epochs,
     keras_losses,
     keras_optimizers,
@@ -51,7 +52,8 @@ def install() -> None:
     """
     here = sys.modules[__name__]
     modules = (here, keras_optimizers, keras_epochs, keras_losses, keras_saving, keras_backups)
-    for installer in (f for module in modules for f in (module.install_keras3, module.install_tf_keras)):
+    installers = [f for module in modules for f in (module.install_keras3, module.install_tf_keras)]
+    for installer in (*installers, keras_building.install_keras3):
         try:
             installer()
         except (ImportError, AttributeError) as error:

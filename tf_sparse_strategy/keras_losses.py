@@ -8,6 +8,7 @@
 | MeanMetricWrapper, CompileMetrics | a Loss that a metric calls is scaled      | do not scale it       |
 | Loss.__call__ (Keras 3)           | what one within another gives is scaled,  | scale the outer one's |
 |                                   | and again as a part of the outer one's    |                       |
+| get_loss (Keras 3)                | a class with its own `__call__` scales not| scale what it gives   |
 | Distiller.compute_loss (Keras 3)  | of its parts, functions' are not scaled   | scale the whole       |
 """
 
@@ -32,6 +33,7 @@ def install_keras3() -> None:
     from keras.src.trainers import compile_utils
 
     wrap(loss.Loss, "__call__", _call_loss)
+    wrap(compile_utils, "get_loss", _hook_own_call)
     wrap(compile_utils.CompileLoss, "call", _call_compiled_loss)
     wrap(distiller.Distiller, "compute_loss", _distill)
     wrap(loss, "reduce_values", _reduce_loss)
@@ -103,6 +105,25 @@ def _call_loss(original, loss, *args, **kwargs):
     if depth > 0 and loss.reduction in _MEANS:
         _losses.holds_another = True  # the one around
     return value
+
+
+def _hook_own_call(original, *args, **kwargs):
+    loss = original(*args, **kwargs)
+    if loss is not None:
+        wrap(type(loss), "__call__", _call_own)  # nothing, where Keras's is inherited
+    return loss
+
+
+def _call_own(original, loss, *args, **kwargs):
+    """Of a class that replaces Keras's `__call__`, and with it the reduction."""
+    is_compiled = getattr(_losses, "is_compiled", False) and not wants_whole()
+    value = _call_loss(original, loss, *args, **kwargs)
+    is_mean = loss.reduction in _MEANS and value.shape.rank == 0
+    if in_replica_of_ours() is None or not (is_compiled and is_mean):
+        return value
+    from keras.src.losses import loss as loss_module
+
+    return loss_module.scale_loss_for_distribution(value)
 
 
 def _call_compiled_loss(original, loss, *args, **kwargs):

@@ -22,6 +22,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ import tensorflow as tf
 from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import ours, wrap
+from tf_sparse_strategy.hooking import ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import owner_of
 
+_pickling = threading.local()  # .is_on: whether each worker writes a file of its own
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 _instead_of: dict[str, str] = {}  # private directories of tf_keras's followers, and those that were asked for
 
@@ -81,7 +83,7 @@ def install_tf_keras() -> None:
     from tf_keras.src.engine.base_layer import Layer
     from tf_keras.src.engine.training import Model
     from tf_keras.src.optimizers.optimizer import _BaseOptimizer
-    from tf_keras.src.saving import saving_api, saving_lib
+    from tf_keras.src.saving import pickle_utils, saving_api, saving_lib
     from tf_keras.src.saving.legacy import hdf5_format
     from tf_keras.src.saving.legacy import save as legacy_save
     from tf_keras.src.saving.legacy.saved_model import save as saved_model_save
@@ -106,7 +108,10 @@ def install_tf_keras() -> None:
     wrap(_BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
     _wrap_csv_logger(callbacks.CSVLogger)
+    wrap(callbacks.TensorBoard, "_start_trace", _profile_privately)
     wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
+    wrap(distributed_file_utils, "remove_temp_dirpath", _keep_private_temp_dir)
+    wrap(pickle_utils, "serialize_model_as_bytecode", _pickle_on_all)
 
 
 def _wrap_loads(saving_api, package: str) -> None:
@@ -151,6 +156,9 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
     if extended is None or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, *args, **kwargs)
     require_newest_weights(model)
+    if getattr(_pickling, "is_on", False):
+        with extended.alone() if tables.of_training(model) is None else contextlib.nullcontext():
+            return original(model, filepath, *args, **kwargs)
     if not saving.is_chief(extended):
         _leave_to_the_chief(model, filepath)
         return None
@@ -161,6 +169,12 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
     file = contextlib.nullcontext(filepath) if in_place else saving.whole_file(filepath)
     with extended.alone(), file as target, tables.saving_tables(model):
         return original(model, target, *args, **kwargs)
+
+
+def _pickle_on_all(original, model):
+    """tf_keras pickles, and copies, by a file of the worker's own, which each writes and reads again."""
+    with while_set(_pickling, is_on=True):
+        return original(model)
 
 
 def require_newest_weights(model: Any) -> None:
@@ -348,6 +362,17 @@ def _private_temp_dir(original, dirpath, strategy):
     private = original(_private(dirpath), strategy)
     _instead_of[private] = dirpath
     return private
+
+
+def _keep_private_temp_dir(original, dirpath, strategy):
+    """Which several callbacks may share: a checkpoint's would delete TensorBoard's open file."""
+    if ours(strategy or tf.distribute.get_strategy()) is None:
+        original(dirpath, strategy)
+
+
+def _profile_privately(original, callback):
+    with while_set(callback, log_dir=callback._log_write_dir):
+        original(callback)
 
 
 def _log_privately(original, callback, model):

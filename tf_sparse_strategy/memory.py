@@ -175,8 +175,11 @@ class Memory(tf.train.experimental.PythonState):
 
     def begin_epoch(self, epoch: int, variables: Iterable) -> None:
         """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`."""
+        keys = _keys(variables)
+        if not keys <= self._epochs.keys():  # a new model's, whose first epoch is not to count what goes
+            self._forget_gone()
         self._epoch = epoch
-        self._epochs |= dict.fromkeys(_keys(variables), epoch)
+        self._epochs |= dict.fromkeys(keys, epoch)
         for plan, held in self._lists.items():
             self._set_epoch(plan, held.states)
         changing = [(bucket, state) for bucket, state in self.buckets if not bucket.is_exact]

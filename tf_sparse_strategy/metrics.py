@@ -238,7 +238,8 @@ def _in_use(model) -> list[tuple]:
     """(bucket, its schemes in use) of each bucket of a model's gradients."""
     strategy = model.distribute_strategy
     scheme, topology = strategy.extended.gradients.scheme, strategy.topology
-    buckets = strategy.residual.trained_buckets(model.trainable_variables)
+    built = (layer for layer in model._flatten_layers() if layer.built)  # tf_keras refuses what is not
+    buckets = strategy.residual.trained_buckets(v for layer in built for v in layer.trainable_variables)
     return [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
 
 

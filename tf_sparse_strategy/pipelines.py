@@ -60,11 +60,11 @@ def _reads(stage: tf.data.Dataset) -> bool:
 
 def reason_against_files(dataset: tf.data.Dataset) -> str | None:
     """Why a part of the files would not give a part of the rows; None where it would."""
-    for stage in _walk(dataset, lambda stage: [] if _reads(stage) else _sources(stage)):
+    for stage in _down_to_readers(dataset):
         if _is(stage, "CacheDataset"):  # whoever has read it before, or will read it whole, has the same one
             return CACHED
         if _is(stage, "ZipDataset") or _counts(stage):
-            return "`take`, `skip`, `zip` and `enumerate` count the rows of all files"
+            return "`take`, `skip`, `shard`, `zip` and `enumerate` count the rows of all files"
         may_join = _is(stage, "RepeatDataset", "ShuffleDataset") and _has_lengths_of_batches(stage)
         if may_join or _is(stage, "GroupByWindowDataset"):
             return "batches are padded to lengths of their own, and rows of two would be joined"
@@ -73,6 +73,11 @@ def reason_against_files(dataset: tf.data.Dataset) -> str | None:
             if any(map(_counts, names)) and any(_is(each, "ShuffleDataset") for each in names):
                 return "names are shuffled before they are counted, but files are shared out in order"
     return None
+
+
+def readers(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The stages that read files."""
+    return filter(_reads, _down_to_readers(dataset))
 
 
 def orders(dataset: tf.data.Dataset) -> list:
@@ -87,12 +92,13 @@ def orders(dataset: tf.data.Dataset) -> list:
 
 
 def has_unseeded_shuffle(dataset: tf.data.Dataset) -> bool:
-    """Whether rows are in another order whenever, and wherever, it is read."""
+    """Whether rows are shuffled, or mixed, in another order whenever, and wherever, it is read."""
     return any([0, 0] in _seeds(stage) for stage in stages(dataset))
 
 
 def _seeds(stage: tf.data.Dataset) -> list:
-    return [[_number(stage._seed), _number(stage._seed2)]] if _is(stage, "ShuffleDataset") else []
+    draws = _is(stage, "ShuffleDataset", "RandomDataset")  # the latter within sample_from_datasets
+    return [[_number(stage._seed), _number(stage._seed2)]] if draws else []
 
 
 def shards(dataset: tf.data.Dataset) -> list:
@@ -135,8 +141,8 @@ def _has_lengths_of_batches(dataset: tf.data.Dataset) -> bool:
 
 def _counts(stage: tf.data.Dataset) -> bool:
     """Whether it takes or skips some, but not all or none."""
-    none = {"TakeDataset": -1, "SkipDataset": 0}
-    return any(_is(stage, kind) and tf.get_static_value(stage._count) != n for kind, n in none.items())
+    none = {"TakeDataset": ("_count", -1), "SkipDataset": ("_count", 0), "ShardDataset": ("_num_shards", 1)}
+    return any(_is(stage, kind) and _number(getattr(stage, n)) != all_ for kind, (n, all_) in none.items())
 
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -154,6 +160,12 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
             "A stage of the dataset has deterministic=False: workers may get other batches, and rows be "
             "missed and repeated, since each takes its rows of all batches. Leave it out."
         )
+    if any(_is(stage, "DataServiceDataset") for stage in stages(dataset)):
+        logging.warning(
+            "The tf.data service without a job_name gives each worker batches in another order: rows will be "
+            "missed and repeated, since each takes its rows of all batches. Give `distribute` a job_name, "
+            "whose batches workers are dealt whole."
+        )
     if dataset.options().deterministic is not False:
         return dataset
     logging.info("The dataset's option deterministic=False is not followed: workers share its batches.")
@@ -170,6 +182,11 @@ def _is(stage: tf.data.Dataset, *kinds: str) -> bool:
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """A dataset, and those that it is made of."""
     return _walk(dataset, _sources)
+
+
+def _down_to_readers(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """Without what the names of files come from."""
+    return _walk(dataset, lambda stage: [] if _reads(stage) else _sources(stage))
 
 
 def _walk(dataset: tf.data.Dataset, sources: Callable) -> Iterator[tf.data.Dataset]:

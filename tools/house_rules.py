@@ -38,6 +38,7 @@ LAYERS = (
         "tf_sparse_strategy.hooking",
         "tf_sparse_strategy.input",
         "tf_sparse_strategy.keras_backups",
+        "tf_sparse_strategy.keras_building",
         "tf_sparse_strategy.keras_callers",
         "tf_sparse_strategy.keras_epochs",
         "tf_sparse_strategy.keras_hooks",
@@ -77,7 +78,7 @@ LAYERS = (
 )
 _KERAS_ADAPTERS = tuple(
     f"tf_sparse_strategy/keras_{name}.py"
-    for name in ("backups", "callers", "epochs", "hooks", "losses", "optimizers", "saving")
+    for name in ("backups", "building", "callers", "epochs", "hooks", "losses", "optimizers", "saving")
 )
 # The only modules, or package, that may import each private or exchangeable interface; the longest name
 # counts. Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.

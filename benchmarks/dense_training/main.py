@@ -20,11 +20,13 @@ SETTINGS = {
     "no fusion": {"HOROVOD_FUSION_THRESHOLD": "0"},
     "cycle 5 ms": {"HOROVOD_CYCLE_TIME": "5"},
 }
+# Bytes of a message of MultiWorkerMirroredStrategy: all gradients, and as many as SparseStrategy's buckets.
+PACKS = {"": 0, "packs of 1 MiB": 1 << 20}
 ROUNDS, STEPS = 6, 4
 
 
 def measure(quick: bool) -> dict:
-    """Jobs one after the other: each of Horovod's settings, then TensorFlow's strategy, in turn."""
+    """Jobs one after the other: each of Horovod's settings, then those of TensorFlow's strategy, in turn."""
     clusters, settings, rounds = CLUSTERS, SETTINGS, ROUNDS
     if quick:
         clusters = {"2 nodes of 1 worker, 200 Mbit/s": (2, 1, "200mbit", 128)}
@@ -39,8 +41,10 @@ def measure(quick: bool) -> dict:
             for setting, variables in settings.items():
                 job = cluster.run(lab, f"{folder}.horovod_worker", *common, settings=variables)
                 jobs.append({"setting": setting, **job})
-                job = cluster.run(lab, f"{folder}.multi_worker_mirrored", *common, *place)
-                jobs.append({"setting": "", **job})
+                for pack, size in PACKS.items():
+                    given = (*common, *place, "--pack", str(size))
+                    job = cluster.run(lab, f"{folder}.multi_worker_mirrored", *given)
+                    jobs.append({"setting": pack, **job})
         found[name] = {"nodes": nodes, "local": local, "jobs": jobs}
     return {"clusters": found}
 

@@ -96,7 +96,7 @@ def render(results: dict) -> str:
     """The answer, one table per cluster."""
     header = [
         "method",
-        "Horovod's setting",
+        "setting",
         "samples/s",
         "ms per step",
         "predicted",

@@ -18,7 +18,7 @@ hosts=$(grep -vE "^127\.0\.1\.1\s|^[0-9.]+\s+$(hostname)\s*$" /etc/hosts || true
 grep -qE "^$address\s.*\b$(hostname)\b" <<<"$hosts" || hosts+=$'\n'"$address $(hostname)"
 printf '%s\n' "$hosts" >/etc/hosts
 
-# horovodrun finds an interface itself, and hands these on when they are set.
+# What horovodrun.sh, tss join and the doctor go by; horovodrun itself has --network-interfaces.
 cat >/etc/profile.d/tss.sh <<END
 export HOROVOD_GLOO_IFACE=$interface
 export NCCL_SOCKET_IFNAME=$interface
@@ -38,12 +38,16 @@ END
 sysctl --quiet --load /etc/sysctl.d/90-tss.conf
 timedatectl set-ntp true # clocks that agree: logs and traces of several VMs line up
 
-# tf_sparse_strategy, once, with what it needs, from the git URL in REPOSITORY; an image of your own saves the minutes.
-if [[ -n ${REPOSITORY:-} && ! -d /opt/project ]]; then
-    apt-get update
-    apt-get install --yes git make
-    git clone "$REPOSITORY" /opt/project
-    make -C /opt/project setup
+# tf_sparse_strategy with what it needs, from the git URL in REPOSITORY; an image of your own saves the minutes.
+if [[ -n ${REPOSITORY:-} ]]; then
+    if [[ ! -d /opt/project ]]; then
+        apt-get update
+        apt-get install --yes git make
+        rm -rf /opt/project.partial
+        git clone "$REPOSITORY" /opt/project.partial
+        mv /opt/project.partial /opt/project
+    fi
+    make -C /opt/project setup # of seconds where it is done; a boot that was cut short is made up for
 fi
 source /etc/profile.d/tss.sh
 PATH=/opt/project/.venv/bin:$PATH

@@ -30,14 +30,15 @@ def show(rows: Mapping[str, str]) -> None:
     print(*(f"{name:{width}}{value}" for name, value in rows.items()), sep="\n", flush=True)
 
 
-def verdict(name: str, value: float, goal: float, first: bool) -> int:
-    """The exit code of a run that was to reach `goal`; the first worker says so where it did not."""
-    if value >= goal:
-        return 0
-    if first:
+def verdict(strategy: tss.SparseStrategy, name: str, value: float, goal: float) -> int:
+    """The exit code of a run that was to reach `goal`; the first worker says where it did not. Collective."""
+    failed = value < goal
+    if failed and strategy.topology.rank == 0:
         print(
             f"FAILED: {name} {value:.2%} is below the goal of {goal:.2%} (--goal); more epochs (--phases) "
             "may help.",
             file=sys.stderr,
         )
-    return 1
+    # A launcher ends all workers once one has failed: not before the first has told its part.
+    strategy.extended.collectives.barrier()
+    return int(failed)

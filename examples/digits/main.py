@@ -37,7 +37,7 @@ def main(config: config_lib.Config) -> int:
     elif first:
         print(f"All epochs were done before. Test accuracy {result.test_accuracy:.2%}", flush=True)
     goal = config.goal if config.check and not config.synthetic else 0.0
-    return report_lib.verdict("test accuracy", result.test_accuracy, goal, first)
+    return report_lib.verdict(strategy, "test accuracy", result.test_accuracy, goal)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ from examples.resnet50 import train
 def main(config: config_lib.Config) -> int:
     strategy = strategy_lib.start(config)
     result = train.train(config, strategy)
-    first = strategy.topology.rank == 0
-    if first:
+    if strategy.topology.rank == 0:
         rows = report.speed_and_bytes(strategy, result.history) if result.history else {}
         rows |= {"top-1 accuracy": f"{result.top1:.2%}", "top-5 accuracy": f"{result.top5:.2%}"}
         rows["results"] = str(pathlib.Path(config.output_dir).resolve() / "dawnbench.tsv")
         report.show(rows)
     goal = config.goal if config.check else 0.0
-    return report.verdict("top-5 accuracy", result.top5, goal, first)
+    return report.verdict(strategy, "top-5 accuracy", result.top5, goal)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,50 @@ def test_statistics_are_those_of_all_workers(comm, strategy, made):
     oracle.assert_same(found, at_once)
 
 
+class OwnStep(keras.Model):
+    """What its step makes of a batch decides what is built: wider rows, classes, a `tf.Variable`."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(3)
+        self.scale = tf.Variable(1.5, name="scale")
+
+    def call(self, x):
+        return self.scale * self.out(self.hidden(x))
+
+    def train_step(self, data):
+        x, y = data
+        x, y = tf.concat([x, x[:, :2]], axis=1), tf.one_hot(y, 3)
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(x, y, predicted)
+        trained = [*self.trainable_variables, self.scale]
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+        return self.compute_metrics(x, y, predicted)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_step_of_its_own_builds_what_it_uses(comm, strategy, steps):
+    """Not what Keras would of the batch as the data have it."""
+    x, y = oracle.regression(ROWS)
+    labels = (y[:, 0] > 0).astype("int32") + (y[:, 0] > 0.5)
+
+    def run(scope):
+        keras.utils.set_random_seed(1)
+        with scope():
+            model = OwnStep()
+            optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
+            loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"], steps_per_execution=steps)
+        data = tf.data.Dataset.from_tensor_slices((x, labels)).batch(BATCH)
+        history = model.fit(data, epochs=3, verbose=0)
+        history.history.pop("loss")  # Keras's own, of which a step that calls compute_loss keeps none
+        return oracle.outcome(model, history, scale=model.scale.numpy())
+
+    found = oracle.compare(comm, strategy, run)
+    assert found["scale"] != 1.5 and found["log accuracy"][-1] > 0.5
+
+
 class OfWords(keras.Model):
     """Whose `call` needs what only a ragged or a sparse tensor has."""
 

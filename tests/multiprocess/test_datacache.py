@@ -70,6 +70,19 @@ def test_files_that_differ_are_refused(topology, cache, strategy, shared_tmp, by
     strategy.experimental_distribute_dataset(other.dataset(16, epochs=1).with_options(off))
 
 
+def test_shares_are_not_shared_out_again(topology, cache, strategy, caplog):
+    """Of which most samples would never be seen; and whole batches for each are told of."""
+    if topology.num_workers == 1:
+        return
+    context = tf.distribute.InputContext(topology.num_workers, topology.rank, topology.num_workers)
+    with pytest.raises(ValueError, match=r"share of a DataCache.*distribute_datasets_from_function"):
+        strategy.experimental_distribute_dataset(cache.dataset(16, input_context=context).prefetch(1))
+    strategy.distribute_datasets_from_function(lambda context: cache.dataset(16, input_context=context))
+    assert "input_context=context" not in caplog.text
+    strategy.distribute_datasets_from_function(lambda context: cache.dataset(16))
+    assert ("input_context=context" in caplog.text) == (topology.rank == 0)
+
+
 def test_one_copy_per_node(comm, topology, cache):
     workers = topology.num_workers
     context = tf.distribute.InputContext(workers, topology.rank, workers)

@@ -122,6 +122,24 @@ def test_files_that_cannot_be_shared_out(comm, strategy, topology, write, how):
     assert everyones(comm, mine[:1]) == list(range(2 * workers))
 
 
+def test_a_part_with_too_few_files(comm, strategy, topology, write):
+    """Of two that follow each other: it is met when the job begins, not when the part does."""
+    workers = topology.num_workers
+    data = write("text", [4] * workers, None).concatenate(write("tfrecord", [workers], None))
+    mine = local_batches(strategy, distributed(strategy, data.batch(2 * workers)))
+    assert sorted(everyones(comm, mine)) == sorted([*range(4 * workers), *range(workers)])
+
+
+def test_looking_for_files_leaves_shuffles_where_they_are(comm, strategy, topology, write):
+    """A `repeat` that finds none would begin as often as it repeats, on some workers only."""
+    tf.random.set_seed(5)
+    data = write("tfrecord", [6 * topology.num_workers], None).shuffle(100).batch(3 * topology.num_workers)
+    mine = local_batches(strategy, distributed(strategy, data.repeat(4)))
+    for epoch in range(4):
+        rows = everyones(comm, mine[2 * epoch : 2 * epoch + 2])
+        assert sorted(rows) == list(range(6 * topology.num_workers))
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_batches_padded_to_their_own_length(comm, strategy, topology, write, epochs):
     """Rows of two of them cannot be joined."""

@@ -339,17 +339,18 @@ def test_float8_scales_are_those_of_all_rows(comm, strategy, topology):
 class OwnStep(keras3.Model):
     """A step of its own around an inner model, without a `call`; and a metric that holds others."""
 
-    def __init__(self):
+    def __init__(self, held=None):
         super().__init__()
         self.body = keras3.Sequential([keras3.Input([1]), keras3.layers.Dense(1)])
-        self.seen = ByClass()
+        self.seen, self.held = ByClass(), held
         self.built = True
 
     def train_step(self, data):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self.body(data[0]) ** 2)
         gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        optimizer = self.held or self.optimizer
+        optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"loss": loss}
 
 
@@ -359,13 +360,20 @@ class ByClass(keras3.metrics.Mean):
         self.metrics = {name: keras3.metrics.Mean(name=name) for name in "ab"}
 
 
-def test_a_backup_finds_the_optimizer_of_a_model_without_call(strategy, topology, shared_tmp):
-    """Built before it is restored, or its slots and steps would begin anew."""
+@pytest.mark.parametrize("overlap", [None, tss.overlap.DeAR()], ids=str)
+@pytest.mark.parametrize("held", [False, True])
+def test_a_backup_finds_the_optimizer_of_a_model_without_call(topology, shared_tmp, held, overlap):
+    """Built before it is restored, or its slots and steps would begin anew; not one that nobody uses."""
 
     def trained(epochs):
-        with strategy.scope():
-            model = OwnStep()
-            model.compile(keras3.optimizers.Adam(0.1))
+        with tss.SparseStrategy(overlap=overlap).scope():
+            optimizer = keras3.optimizers.Adam(0.1)
+            model = OwnStep(optimizer if held else None)
+            if held:
+                optimizer.build(model.trainable_variables)
+                model.compile()
+            else:
+                model.compile(optimizer)
         stop = keras3.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: _stop_at(epoch))
         backup = keras3.callbacks.BackupAndRestore(str(shared_tmp / "backup"))
         x = rows(4 * topology.num_workers)
@@ -373,7 +381,7 @@ def test_a_backup_finds_the_optimizer_of_a_model_without_call(strategy, topology
             model.fit(x, x, batch_size=len(x), epochs=epochs, verbose=0, callbacks=[backup, stop])
         except KeyboardInterrupt:
             pass
-        return int(model.optimizer.iterations.numpy())
+        return int(optimizer.iterations.numpy())
 
     def _stop_at(epoch):
         if stopping and epoch == 2:

@@ -59,7 +59,19 @@ class SumOfRows(keras3.losses.Loss):
         return tf.reduce_sum(keras3.losses.MeanSquaredError(reduction=None)(y, predicted)) / BATCH
 
 
-KINDS = ["rows", "scalar", "class", "unreduced", "sum", "sum of rows", "a sum"]
+class OwnCall(keras3.losses.Loss):
+    """Which Keras then neither reduces nor scales."""
+
+    def __call__(self, y, predicted, sample_weight=None):
+        return keras3.losses.Huber()(y, predicted) + mean_squared_error(y, predicted)
+
+
+class AroundKeras(keras3.losses.MeanSquaredError):
+    def __call__(self, y, predicted, sample_weight=None):
+        return super().__call__(y, predicted, sample_weight) + mean_squared_error(y, predicted)
+
+
+KINDS = ["rows", "scalar", "class", "unreduced", "sum", "sum of rows", "a sum", "own call", "around Keras's"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,6 +86,8 @@ def test_losses_of_losses(comm, strategy, kind):
         "sum": Halved(reduction="sum"),
         "sum of rows": OfRows(reduction="sum"),
         "a sum": SumOfRows(reduction="sum"),
+        "own call": OwnCall(),
+        "around Keras's": AroundKeras(),
     }[kind]
 
     def run(scope):

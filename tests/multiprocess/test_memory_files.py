@@ -1,5 +1,6 @@
 """Residuals through Keras's backups and TensorFlow's checkpoints."""
 
+import contextlib
 import io
 import json
 
@@ -172,6 +173,29 @@ def test_a_kill_between_the_files_of_a_backup(topology, comm, shared_tmp, monkey
     saving_models.assert_same_state(all_state(strategy, resumed), expected)
     kept_any = HiTopK(0.1).share(topology).holders > 1
     assert len(residuals) == (2 if kept_any else 0)
+
+
+def test_a_kill_while_a_backup_tells_its_epoch(topology, comm, shared_tmp, monkeypatch):
+    """Keras empties the file first, and no later start could read it. Before that it copies it, if asked."""
+    import keras
+    from keras.src.callbacks import backup_and_restore
+
+    _, model = build(keras, scheme=Dense())
+    backup = keras.callbacks.BackupAndRestore(
+        str(shared_tmp), double_checkpoint=True, delete_checkpoint=False
+    )
+    saving_models.fit(model, callbacks=[backup])
+
+    def killed(*_):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(backup_and_restore.json, "dumps", killed)
+    with pytest.raises(RuntimeError, match="killed") if topology.rank == 0 else contextlib.nullcontext():
+        backup._save_model()
+    comm.barrier()
+    files = {name: shared_tmp / f"training_metadata.json{name}" for name in ("", ".bkp")}
+    told = {name: json.loads(path.read_text())["epoch"] for name, path in files.items()}
+    assert told == {"": 1, ".bkp": 1}
 
 
 def test_a_backup_leaves_no_residual_of_other_weights(comm, shared_tmp, caplog):

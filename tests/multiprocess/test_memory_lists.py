@@ -103,6 +103,16 @@ def test_lists_of_variables_that_are_gone_are_forgotten(comm, topology, variable
     assert not other.memory._restored
 
 
+def test_slices_alone_are_no_list(comm, topology):
+    """One without variables counts as gone; a worker that traces again alone would ask the others."""
+    reducer = GradientReducer(TopKAllGather(0.1), comm, bucket_bytes=100)
+    table = tf.Variable(tf.zeros([4, 2]))
+    gradient = tf.IndexedSlices(tf.ones([1, 2]), [topology.rank % 4], [4, 2])
+    [summed] = reducer.reduce([(gradient, table)])
+    assert float(tf.reduce_sum(tf.convert_to_tensor(summed))) == 2 * topology.num_workers
+    assert not reducer.memory._lists
+
+
 def test_lists_that_others_have_replaced_are_not_trained(topology, variables):
     """Frozen, thawed and frozen again, as a new function is traced for each."""
     reducer = GradientReducer(RAISED, apart(topology), bucket_bytes=100)

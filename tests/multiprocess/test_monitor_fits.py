@@ -67,6 +67,22 @@ def test_two_that_trace_and_look_at_gradients(topology, keras, shared_tmp):
         assert all(e["args"]["step"] == begin and e["ts"] < 60e6 for e in places)
 
 
+@MOSTLY_KERAS3
+def test_models_after_each_other_count_for_themselves(topology, keras):
+    """Of one that is no more nothing is taken off; tf_keras builds these in their first step."""
+    strategy = tss.SparseStrategy(communication=Piecewise([(0, OkTopK(0.1)), (1, Dense())]))
+    found = []
+    for _ in range(3):
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(4)])
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        monitor = tss.callbacks.CommunicationMonitor()
+        logs = model.fit(dataset(), epochs=2, callbacks=[monitor], verbose=0).history
+        found.append(logs.get("scheme_changes"))
+        del model, monitor
+    assert found == 3 * ([None] if topology.num_workers == 1 else [[0, 1]])
+
+
 def test_a_function_that_was_traced_before_has_no_bars(topology, caplog, shared_tmp):
     class Model(keras3.Model):
         def __init__(self):

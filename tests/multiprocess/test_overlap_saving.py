@@ -207,6 +207,23 @@ def test_a_sparse_gradient_is_refused(partners):
         model.fit(embedding_models.dataset(16), epochs=1, verbose=0)
 
 
+def test_a_table_of_tensorflow_s_own_is_excluded_by_its_name(strategies):
+    """Which ends in ":0"."""
+    with strategies[1].scope():
+        table = tf.Variable(tf.zeros([4, 2]), name="embeddings")
+        optimizer = adam()
+        optimizer.build([table])
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1]))
+        optimizer.apply([tape.gradient(loss, table)], [table])
+
+    strategies[1].run(step)
+    assert float(tf.norm(table[1])) > 0 == float(tf.norm(table[0]))
+
+
 def test_tf_keras_is_refused(partners, strategies):
     tf_keras = pytest.importorskip("tf_keras")
     with strategies[1].scope():

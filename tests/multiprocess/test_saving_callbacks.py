@@ -119,19 +119,21 @@ def test_csv_logger(keras, strategy, comm, topology, directory):
 
 def test_tensorboard(keras, strategy, comm, topology, directory, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # not shared
-    board = keras.callbacks.TensorBoard("logs", update_freq=1)
+    board = keras.callbacks.TensorBoard("logs", update_freq=1, profile_batch=2)
+    beside = keras.callbacks.ModelCheckpoint("logs/m.weights.h5", save_weights_only=True)
     fit(
         build(keras, strategy),
         epochs=2,
-        callbacks=[board],
+        callbacks=[board, beside],
         validation_data=(X, Y),
     )
     assert board.log_dir == "logs"
-    events = [file for file in tree(tmp_path) if "events" in file]
+    events = [file for file in tree(tmp_path) if "events" in file and not file.endswith("profile-empty")]
     if topology.rank:
         assert events == [] and not os.path.exists("logs")
     else:
         assert {os.path.dirname(file) for file in events} == {"logs/train", "logs/validation"}
+        assert any(file.endswith("xplane.pb") for file in tree(tmp_path))
 
 
 def test_all_log_without_the_hooks(keras, strategy, monkeypatch, tmp_path):

@@ -1,5 +1,8 @@
 """Saving and loading by less common ways: other functions, several files, remote paths, models built late."""
 
+import copy
+import pickle
+
 import keras as keras3
 import numpy as np
 import pytest
@@ -40,6 +43,15 @@ def test_remote_paths_of_tf_keras(comm, strategy, shared_tmp, name):
     REMOTE[name](build(tf_keras, strategy), f"file://{shared_tmp}/{name}")
     comm.barrier()
     assert tree(shared_tmp) == [name]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_of_tf_keras(strategy, topology, copied):
+    """By a file, which each worker writes for itself."""
+    model = build(tf_keras, strategy)
+    with strategy.scope():
+        other = copied(model)
+    assert_same_state(other.get_weights(), model.get_weights())
 
 
 def test_an_archive_of_tf_keras(comm, strategy, topology, tmp_path, monkeypatch):

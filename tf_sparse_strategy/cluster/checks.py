@@ -237,7 +237,7 @@ def check_calls(reports: Sequence[Report]) -> Iterable[Finding]:
                 if chosen or not others - own - {other["address"]}:  # e.g. but for Docker's, alike on all
                     yield _fail(text, fix)
                 else:  # it may be a NAT's, which several virtual machines have alike
-                    first = "name the interface that joins the machines with HOROVOD_GLOO_IFACE"
+                    first = "name the interface that joins them by --network-interfaces (HOROVOD_GLOO_IFACE)"
                     yield _warn(f"{text}; horovodrun tries its other addresses, too", f"{first}; else {fix}")
 
 

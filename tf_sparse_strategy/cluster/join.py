@@ -39,6 +39,8 @@ _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
     ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
 )
+# What ends a command, and what tells it that its time runs out (sbatch --signal=USR1@300).
+_HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _PATIENCE = 300  # seconds for the slowest machine to start its processes
 
 
@@ -132,8 +134,11 @@ def _work(command: Sequence[str], rank: int, size: int, rendezvous: tuple[str, i
             "e.g. that of `hostname -I`, or set HOROVOD_GLOO_IFACE."
         )
     code = _run(command, {**environment, **place_of(hosts, rank)})
-    with contextlib.suppress(ExchangeError):  # the first has failed, and its launcher ends us
+    try:
         workers.tell("ended")
+    except ExchangeError as error:
+        if code == 0:  # the first waits for this word; else it has failed, and its launcher ends us
+            raise ExchangeError(f"the command has succeeded, which rank 0 was not told: {error}") from error
     if rank == 0 and code == 0:  # the others still need the rendezvous
         workers.hear(patience=float("inf"))
     return code
@@ -157,7 +162,7 @@ def _reach(rendezvous: tuple[str, int]) -> tuple[str, str]:
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     process, before = subprocess.Popen(command, env=environment), {}
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _HANDED_ON:
         before[number] = signal.signal(number, lambda received, _: process.send_signal(received))
     code = process.wait()
     for number, handler in before.items():  # what comes now is for us, who may wait for the others

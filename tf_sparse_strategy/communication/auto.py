@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import link_measurement, wire
-from tf_sparse_strategy.bucketing import BucketSpec
+from tf_sparse_strategy.bucketing import MAX_ELEMENTS, BucketSpec
 from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
@@ -166,8 +166,8 @@ class Auto(Switching):
         return isinstance(self._planned(n), SparseCommunication)
 
     def _planned(self, n: int) -> Communication:
-        """What would be chosen for `n` elements, by which buckets are planned."""
-        known = self.measured
+        """What would be chosen for `n` elements, or a bucket full, by which buckets are planned."""
+        known, n = self.measured, min(n, MAX_ELEMENTS)
         schemes = self.schemes(known.topology)
         return schemes[choose(schemes, n, "float32", known.topology, known.planned)[0]]
 

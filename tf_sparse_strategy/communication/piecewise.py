@@ -34,7 +34,7 @@ class Piecewise(Switching):
         take as much memory throughout as the latter's.
       unit: of the starts: "epoch" (default), or "step", a step being one reduction of the gradients, of one
         list of variables: lists that are trained again by a `tf.function` outside `fit` count each for
-        itself.
+        itself. Steps that one worker makes alone, which sends nothing, do not count.
       flush: whether an exact phase begins by summing the residuals; default True.
 
     Raises:

@@ -177,6 +177,8 @@ class ShardedTable:
 
     def _request(self, inputs, weights=None) -> tuple[Request, Callable[[tf.Tensor], Any]]:
         """(what to look up, the function from its rows to the output)."""
+        if isinstance(inputs.dtype, str):  # a variable of Keras 3's
+            inputs = tf.convert_to_tensor(slices.tensorflows(inputs))
         if not inputs.dtype.is_integer:
             inputs = tf.cast(inputs, tf.int32)
         ids, restore = input_kinds.flatten(inputs, weights, self._options.combiner)

@@ -1,6 +1,7 @@
 """Hooks for datasets: which part of one a worker gets."""
 
 import tensorflow as tf
+from absl import logging
 from tensorflow.python.distribute import distribute_lib, distribute_utils
 
 from tf_sparse_strategy import agreement, keras_callers, pipelines
@@ -16,6 +17,7 @@ class Datasets:
 
     def _experimental_distribute_dataset(self, dataset, options):
         _refuse_per_replica(options)
+        self._refuse_share(dataset)
         self._require_alike(dataset, of_shares=_is_own(dataset))
         consumer = keras_callers.consumer()
         part, ends = self._sharding.share(dataset, consumer)
@@ -33,13 +35,27 @@ class Datasets:
         _refuse_per_replica(options)
         dataset = dataset_fn(self._make_input_context())
         self._require_alike(dataset, of_shares=True)
+        if self._size > 1 and self._rank == 0 and any(stage.is_share is False for stage in _caches(dataset)):
+            logging.warning(
+                "Each worker reads every batch of the DataCache whole, and each sample is trained %d times "
+                "in an epoch: hand on the function's argument, `cache.dataset(..., input_context=context)`.",
+                self._size,
+            )
         ends = None if self._size == 1 else "all"
         return self._distributed(dataset, ends)
 
+    def _refuse_share(self, dataset):
+        if not _is_own(dataset) and any(stage.is_share for stage in _caches(dataset)):
+            raise ValueError(
+                "The dataset is this worker's share of a DataCache's batches already, of which it would "
+                "get but a share again. Hand it on by `strategy.distribute_datasets_from_function(lambda "
+                "context: cache.dataset(batch_size, input_context=context))`, or leave input_context out."
+            )
+
     def _require_alike(self, dataset, of_shares):
         """What a DataCache is made of, whose samples go by numbers; but not of one that is a worker's own."""
-        for stage in pipelines.stages(dataset):
-            if hasattr(stage, "alike") and (stage.is_share or not of_shares):
+        for stage in _caches(dataset):
+            if stage.is_share or not of_shares:
                 remedy = "DataCache: give all workers the same arguments, and a source of the same files."
                 agreement.require_same(stage.alike, self.collectives, remedy)
 
@@ -78,6 +94,11 @@ class Datasets:
 
     def _experimental_make_numpy_dataset(self, numpy_input, session):
         raise _v1_error("experimental_make_numpy_dataset")
+
+
+def _caches(dataset):
+    """What DataCaches have given, each with `alike` and `is_share`."""
+    return (stage for stage in pipelines.stages(dataset) if hasattr(stage, "alike"))
 
 
 def _is_own(dataset) -> bool:

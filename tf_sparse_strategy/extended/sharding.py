@@ -145,13 +145,18 @@ class Sharding:
         return input_ops.auto_shard_dataset(dataset, workers, rank, workers)
 
     def _has_a_file(self, dataset) -> bool:
-        """Whether this worker's files hold a row: reads one, and so fills a shuffle buffer once.
+        """Whether this worker's files hold a row, of each reader.
+
+        Reads what readers give, no further: a shuffle behind them would go on to its next order, and where a
+        `repeat` finds nothing as often as it repeats.
 
         TensorFlow reports too few files as InvalidArgumentError. An error of the user's own pipeline
         may look the same; sharding by rows then meets it again, and raises it.
         """
         try:
-            return next(iter(self._shard(dataset)), None) is not None
+            self._shard(dataset)  # NotFoundError where it cannot share them out
+            parts = map(self._shard, pipelines.readers(dataset))
+            return all(next(iter(part), None) is not None for part in parts)
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
             return False
 

@@ -179,7 +179,7 @@ class ChunkedUpdates:
             and not getattr(variable, "overwrite_with_gradient", False)
             and 0 not in variable.shape
             and may_be_behind(slices.tensorflows(variable))
-            and not self.overlap.excludes(getattr(variable, "path", variable.name))
+            and not self.overlap.excludes(getattr(variable, "path", variable.name).partition(":")[0])
         )
 
     def _check_variable(self, variable):

@@ -75,6 +75,8 @@ class DelayedUpdates:
             if slices.of(variable) is not None:
                 rows = self.of(variable)
                 if tf.executing_eagerly():
+                    if rows.are_waiting:
+                        gc.collect()  # as below: all know the same optimizers
                     rows.bring()
                 rows.take_optimizer(optimizer)
 
