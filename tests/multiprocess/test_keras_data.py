@@ -91,12 +91,8 @@ def test_a_generator_is_read_from_its_beginning(comm, topology, strategy):
             self.total = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
 
         def call(self, x):
-            return x * self.scale
-
-        def train_step(self, data):
-            x, _ = data
             self.total.assign(tf.reduce_mean(x))
-            return {"loss": tf.reduce_mean(x)}
+            return x * self.scale
 
     with strategy.scope():
         model = Adds()
