@@ -131,9 +131,14 @@ def _residual_path(callback, step: str | None = None) -> str:
     return os.path.join(callback.backup_dir, f"residual-{step}.npz")
 
 
-def _back_up_residual(original, training_state, model, *args, **kwargs):
-    original(training_state, model, *args, **kwargs)
+def _back_up_residual(original, training_state, model, checkpoint_dir, save_freq="epoch", on_notice=None):
     extended = extended_of_model(model)
+    if extended is not None and not save_freq:
+        raise ValueError(
+            f"BackupAndRestore(save_freq={save_freq!r}, save_before_preemption={on_notice!r}) saves nothing: "
+            "tf_keras knows of preemption under MultiWorkerMirroredStrategy alone. Give save_freq, e.g. 100."
+        )
+    original(training_state, model, checkpoint_dir, save_freq, on_notice)
     if extended is not None:
         training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
 
