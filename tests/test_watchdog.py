@@ -120,6 +120,8 @@ def test_a_worker_that_handled_its_error():
         ("KeyError: 'x'\nTraceback (most recent call last):\n  File \"/train_horovod.py\", line 3", False),
         ("RuntimeError: Traceback (most recent call last): ... Horovod has been shut down", True),
         ("disk full", False),
+        ("/data/horovod/train-0: I/O error", False),
+        ("Detected at node 'add' ... File \"/opt/envs/Horovod28/bin/train.py\", line 3", False),
     ],
 )
 def test_whose_error_it_is(text, expected):

@@ -71,6 +71,8 @@ def _not_constant(x, calls):
     """
     with tf.device("CPU:0"):
         zero = tf.cast(tf.minimum(calls, 0), tf.int32)
+    if x.shape.rank is None:  # of tf.numpy_function; it may be a scalar
+        return tf.reshape(depending_on(tf.reshape(x, [-1]), zero), tf.shape(x))
     return x[tf.newaxis][zero] if x.shape.rank == 0 else depending_on(x, zero)
 
 

@@ -46,6 +46,8 @@ def _rows_of(component):
         return component.dense_shape[0]
     if isinstance(component, tf.RaggedTensor):
         return tf.cast(component.nrows(), tf.int64)
+    if component.shape.rank is None:  # of tf.numpy_function; it may be a scalar
+        return tf.reduce_prod(tf.shape(component, tf.int64)[:1])
     static = component.shape[0]
     return tf.shape(component, tf.int64)[0] if static is None else static
 

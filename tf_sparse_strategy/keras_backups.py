@@ -91,8 +91,10 @@ def _begin_from_backup(original, callback, logs=None):
     path, others = _residual_path(callback), tf.io.gfile.glob(_residual_path(callback, "*"))
     all_built = all(optimizer.built for optimizer in optimizers_of(callback.model))
     if path not in others and not all_built:  # Keras does not restore the steps of one that is built later
-        told = _read(callback._training_metadata_path)
-        path = os.path.join(callback.backup_dir, told.get("residual", os.path.basename(path)))
+        told = _read(callback._training_metadata_path).get("residual", "")
+        # Unless a later one tells of a kill between the files.
+        latest = max(others, key=_step_of, default=path)
+        path = latest if os.path.basename(latest) == told else path
     callback._residual_before, memory = path, extended.gradients.memory
     saving.load_together(extended, path, lambda p: memory.load(p, callback.model.variables))
     if others and path not in others:
@@ -129,6 +131,10 @@ def _residual_path(callback, step: str | None = None) -> str:
         counts = [int(optimizer.iterations.numpy()) for optimizer in optimizers_of(callback.model)]
         step = str(sum(counts))
     return os.path.join(callback.backup_dir, f"residual-{step}.npz")
+
+
+def _step_of(residual_path: str) -> int:
+    return int(os.path.basename(residual_path).removeprefix("residual-").removesuffix(".npz"))
 
 
 def _back_up_residual(original, training_state, model, checkpoint_dir, save_freq="epoch", on_notice=None):

@@ -56,6 +56,7 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
         is_unused = is_taken and not is_in_fit(model)
         with without_default_optimizer(model) if is_unused else contextlib.nullcontext():
             _build(original, model, extended, iterator, data_batch)
+            _build_optimizer(model)
     elif is_divided:
         with while_set(model, _compile_metrics=None, _compile_loss=None, optimizer=None):
             _build(original, model, extended, iterator, data_batch)
@@ -126,10 +127,7 @@ def require_metrics_of_all(model) -> None:
     extended = extended_of_model(model)
     if extended is None or extended.collectives.topology.num_workers == 1:
         return
-    from keras.src.trainers.compile_utils import CompileMetrics
-
-    opened = (known.metrics if isinstance(known, CompileMetrics) else [known] for known in model.metrics)
-    for metric in itertools.chain.from_iterable(opened):
+    for metric in itertools.chain.from_iterable(map(_opened, model.metrics)):
         variables = [slices.tensorflows(variable) for variable in metric.variables]
         if any(getattr(variable, "distribute_strategy", None) is None for variable in variables):
             raise ValueError(
@@ -148,6 +146,18 @@ def require_metrics_of_all(model) -> None:
                 model.name,
                 apart,
             )
+
+
+def _opened(known) -> list:
+    """The metrics within one; of those that `compile` was given, also before they are built."""
+    from keras.src import tree
+    from keras.src.metrics import Metric
+    from keras.src.trainers.compile_utils import CompileMetrics
+
+    if not isinstance(known, CompileMetrics):
+        return [known]
+    given = tree.flatten([known._user_metrics, known._user_weighted_metrics])
+    return known.metrics if known.built else [metric for metric in given if isinstance(metric, Metric)]
 
 
 def _is_known(spec) -> bool:

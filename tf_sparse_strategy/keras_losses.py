@@ -99,12 +99,18 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
 
 
 def _call_loss(original, loss, *args, **kwargs):
+    value, _ = _called(original, loss, *args, **kwargs)
+    return value
+
+
+def _called(original, loss, *args, **kwargs):
+    """(what a loss gives, whether it has called another, of a mean)."""
     depth = getattr(_losses, "depth", 0)
     with while_set(_losses, depth=depth + 1, holds_another=False):
-        value = original(loss, *args, **kwargs)
-    if depth > 0 and loss.reduction in _MEANS:
+        value, holds_another = original(loss, *args, **kwargs), _losses.holds_another
+    if depth > 0 and getattr(loss, "reduction", None) in _MEANS:
         _losses.holds_another = True  # the one around
-    return value
+    return value, holds_another
 
 
 def _hook_own_call(original, *args, **kwargs):
@@ -117,13 +123,15 @@ def _hook_own_call(original, *args, **kwargs):
 def _call_own(original, loss, *args, **kwargs):
     """Of a class that replaces Keras's `__call__`, and with it the reduction."""
     is_compiled = getattr(_losses, "is_compiled", False) and not wants_whole()
-    value = _call_loss(original, loss, *args, **kwargs)
-    is_mean = loss.reduction in _MEANS and value.shape.rank == 0
-    if in_replica_of_ours() is None or not (is_compiled and is_mean):
+    value, holds_another = _called(original, loss, *args, **kwargs)
+    if in_replica_of_ours() is None or not is_compiled:
+        return value
+    is_mean = getattr(loss, "reduction", None) != "sum" or holds_another
+    if not is_mean or tf.TensorShape(getattr(value, "shape", ())).rank != 0:
         return value
     from keras.src.losses import loss as loss_module
 
-    return loss_module.scale_loss_for_distribution(value)
+    return loss_module.scale_loss_for_distribution(tf.convert_to_tensor(value))
 
 
 def _call_compiled_loss(original, loss, *args, **kwargs):

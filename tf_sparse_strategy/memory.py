@@ -174,9 +174,13 @@ class Memory(tf.train.experimental.PythonState):
         ]
 
     def begin_epoch(self, epoch: int, variables: Iterable) -> None:
-        """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`."""
+        """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`.
+
+        Collective, in `fit`.
+        """
         keys = _keys(variables)
-        if not keys <= self._epochs.keys():  # a new model's, whose first epoch is not to count what goes
+        if keras_callers.is_in_fit() and not keys <= self._epochs.keys():
+            # A new model's, whose first epoch is not to count what goes.
             self._forget_gone()
         self._epoch = epoch
         self._epochs |= dict.fromkeys(keys, epoch)

@@ -80,6 +80,17 @@ def readers(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     return filter(_reads, _down_to_readers(dataset))
 
 
+def before_repeating(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """What it makes of its rows before it repeats what was shuffled; itself where it does not."""
+    found = stage = dataset
+    while len(inputs := stage._inputs()) == 1:
+        shuffles = any(_is(each, "ShuffleDataset") for each in stages(inputs[0]))
+        if _is(stage, "RepeatDataset") and shuffles:
+            [found] = inputs
+        [stage] = inputs
+    return found
+
+
 def orders(dataset: tf.data.Dataset) -> list:
     """What the order of each shuffle by a seed comes from: equal on workers that shuffle alike."""
     found = []
@@ -97,8 +108,10 @@ def has_unseeded_shuffle(dataset: tf.data.Dataset) -> bool:
 
 
 def _seeds(stage: tf.data.Dataset) -> list:
-    draws = _is(stage, "ShuffleDataset", "RandomDataset")  # the latter within sample_from_datasets
-    return [[_number(stage._seed), _number(stage._seed2)]] if draws else []
+    drawn = [stage] if _is(stage, "ShuffleDataset") else []
+    if _is(stage, "DirectedInterleaveDataset"):  # by sample_from_datasets
+        drawn = [each for each in stages(stage._selector_input) if _is(each, "RandomDataset")]
+    return [[_number(each._seed), _number(each._seed2)] for each in drawn]
 
 
 def shards(dataset: tf.data.Dataset) -> list:

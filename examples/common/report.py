@@ -32,7 +32,7 @@ def show(rows: Mapping[str, str]) -> None:
 
 def verdict(strategy: tss.SparseStrategy, name: str, value: float, goal: float) -> int:
     """The exit code of a run that was to reach `goal`; the first worker says where it did not. Collective."""
-    failed = value < goal
+    failed = not value >= goal  # NaN, too
     if failed and strategy.topology.rank == 0:
         print(
             f"FAILED: {name} {value:.2%} is below the goal of {goal:.2%} (--goal); more epochs (--phases) "

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 
 ROWS, BATCH = 24, 8
@@ -137,6 +138,29 @@ def test_inputs_that_are_not_dense(comm, strategy, kind, eagerly):
         return oracle.outcome(model, model.fit(data, epochs=2, verbose=0))
 
     oracle.compare(comm, strategy, run)
+
+
+def test_divided_updates_where_shapes_cannot_be_inferred(topology):
+    """The optimizer has to be there before the first step."""
+    words = tf.ragged.constant([[float(n)] * (n % 4) for n in range(ROWS)])
+    with tss.SparseStrategy(overlap=tss.overlap.DeAR()).scope():
+        model = OfWords(lambda x: x.to_tensor())
+        model(words)
+        model.compile(keras.optimizers.Adam(1e-3), "mse")
+    data = tf.data.Dataset.from_tensor_slices((words, np.ones([ROWS, 1], "float32"))).batch(BATCH)
+    model.fit(data, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == ROWS // BATCH
+
+
+def test_metrics_from_outside_the_scope_are_refused_before_a_step_of_its_own(strategy, topology):
+    metric = keras.metrics.MeanSquaredError()
+    with strategy.scope():
+        model = OwnStep()
+        model.compile("sgd", "mse", metrics=[metric])
+    if topology.num_workers > 1:
+        with pytest.raises(ValueError, match="made outside"):
+            model.fit(oracle.dataset(ROWS, BATCH), verbose=0)
+    assert not model.built
 
 
 def test_orbax_is_refused(strategy, partners):

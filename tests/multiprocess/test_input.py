@@ -130,6 +130,16 @@ def test_a_part_with_too_few_files(comm, strategy, topology, write):
     assert sorted(everyones(comm, mine)) == sorted([*range(4 * workers), *range(workers)])
 
 
+@pytest.mark.parametrize("dropped", [0, 5])
+def test_files_that_make_no_batch_on_some_worker(comm, strategy, topology, write, dropped):
+    """None of a worker's is full, or all rows of one are filtered out: rows are shared out."""
+    workers = topology.num_workers
+    data = write("tfrecord", [5] * workers, None).filter(lambda row: row >= dropped)
+    data = data.batch(5 * workers, drop_remainder=dropped == 0)
+    mine = local_batches(strategy, distributed(strategy, data))
+    assert sorted(everyones(comm, mine)) == list(range(dropped, 5 * workers))
+
+
 def test_looking_for_files_leaves_shuffles_where_they_are(comm, strategy, topology, write):
     """A `repeat` that finds none would begin as often as it repeats, on some workers only."""
     tf.random.set_seed(5)

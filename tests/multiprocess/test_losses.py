@@ -71,7 +71,13 @@ class AroundKeras(keras3.losses.MeanSquaredError):
         return super().__call__(y, predicted, sample_weight) + mean_squared_error(y, predicted)
 
 
+class HuberAlone(keras3.losses.Loss):
+    def __call__(self, y, predicted, sample_weight=None):
+        return keras3.losses.Huber()(y, predicted)
+
+
 KINDS = ["rows", "scalar", "class", "unreduced", "sum", "sum of rows", "a sum", "own call", "around Keras's"]
+KINDS += ["own call, unreduced", "own call, sum"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,6 +94,8 @@ def test_losses_of_losses(comm, strategy, kind):
         "a sum": SumOfRows(reduction="sum"),
         "own call": OwnCall(),
         "around Keras's": AroundKeras(),
+        "own call, unreduced": HuberAlone(reduction=None),
+        "own call, sum": HuberAlone(reduction="sum"),
     }[kind]
 
     def run(scope):

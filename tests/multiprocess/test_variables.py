@@ -195,3 +195,47 @@ def test_generator_has_a_stream_per_replica(comm, strategy, topology):
     drawn = strategy.run(lambda: generator.uniform([4]))
     everyone = comm.all_gather(drawn[tf.newaxis]).numpy()
     assert len({tuple(row) for row in everyone}) == topology.num_workers
+
+
+@pytest.mark.parametrize("aggregation", ["SUM", "NONE"])
+def test_what_is_summed_on_read_is_gathered_as_it_is(strategy, topology, aggregation):
+    """Each worker's own, and not the sum of all by each."""
+    kinds = {"synchronization": ON_READ, "aggregation": Aggregation[aggregation]}
+    own = make(strategy, [0, 0], trainable=False, **kinds)
+    strategy.run(lambda: own.assign([topology.rank, 1]))
+    workers = topology.num_workers
+    everyones = sum(([rank, 1] for rank in range(workers)), [])
+    assert strategy.gather(own, axis=0).numpy().tolist() == everyones
+    assert int(strategy.reduce("SUM", own, axis=0)) == sum(everyones)
+
+
+@pytest.mark.parametrize("aggregation", ["ONLY_FIRST_REPLICA", "MEAN"])
+def test_numpy_s_values_are_assigned_in_the_variables_dtype(strategy, aggregation):
+    held = make(strategy, [0.0, 0.0], aggregation=Aggregation[aggregation], trainable=False)
+    strategy.run(lambda: held.assign(np.array([0.5, 2.0])))
+    assert held.numpy().tolist() == [0.5, 2.0]
+
+
+def test_slices_of_the_first_worker(comm, strategy, topology):
+    held = make(strategy, [0.0, 0.0, 0.0], aggregation=Aggregation.ONLY_FIRST_REPLICA)
+    given = tf.IndexedSlices([5.0] * (topology.rank + 1), [topology.rank % 3] * (topology.rank + 1))
+    for run in (strategy.run, tf.function(strategy.run)):
+        run(lambda: held.scatter_update(given))
+        assert held.numpy().tolist() == [5, 0, 0]
+
+
+def test_values_of_unknown_rank(strategy, topology):
+    """As `tf.numpy_function` gives them, which may be scalars; also where `run` is given one."""
+    workers = topology.num_workers
+
+    @tf.function
+    def total(vector):
+        def step(scale):
+            number = tf.numpy_function(lambda: np.float32(topology.rank + 1), [], tf.float32)
+            return scale * number * (tf.ones([2]) if vector else 1.0)
+
+        scale = tf.numpy_function(lambda: np.float32(2), [], tf.float32)
+        return strategy.reduce("SUM", strategy.run(step, (scale,)), axis=None)
+
+    sums = [np.sum(total(vector)) for vector in (False, True)]
+    assert sums == [workers * (workers + 1), 2 * workers * (workers + 1)]

@@ -178,7 +178,7 @@ class ShardedTable:
     def _request(self, inputs, weights=None) -> tuple[Request, Callable[[tf.Tensor], Any]]:
         """(what to look up, the function from its rows to the output)."""
         if isinstance(inputs.dtype, str):  # a variable of Keras 3's
-            inputs = tf.convert_to_tensor(slices.tensorflows(inputs))
+            inputs = tf.convert_to_tensor(slices.local(inputs))
         if not inputs.dtype.is_integer:
             inputs = tf.cast(inputs, tf.int32)
         ids, restore = input_kinds.flatten(inputs, weights, self._options.combiner)

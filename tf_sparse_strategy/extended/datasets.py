@@ -35,12 +35,7 @@ class Datasets:
         _refuse_per_replica(options)
         dataset = dataset_fn(self._make_input_context())
         self._require_alike(dataset, of_shares=True)
-        if self._size > 1 and self._rank == 0 and any(stage.is_share is False for stage in _caches(dataset)):
-            logging.warning(
-                "Each worker reads every batch of the DataCache whole, and each sample is trained %d times "
-                "in an epoch: hand on the function's argument, `cache.dataset(..., input_context=context)`.",
-                self._size,
-            )
+        self._warn_of_wholes(dataset)
         ends = None if self._size == 1 else "all"
         return self._distributed(dataset, ends)
 
@@ -50,6 +45,20 @@ class Datasets:
                 "The dataset is this worker's share of a DataCache's batches already, of which it would "
                 "get but a share again. Hand it on by `strategy.distribute_datasets_from_function(lambda "
                 "context: cache.dataset(batch_size, input_context=context))`, or leave input_context out."
+            )
+
+    def _warn_of_wholes(self, dataset):
+        """Collective. Caches of other files on each worker are its own."""
+        if self._size == 1 or pipelines.shards(dataset):
+            return
+        wholes = [stage.alike for stage in _caches(dataset) if not stage.is_share]
+        if wholes and not any(agreement.difference(alike, self.collectives, "") for alike in wholes):
+            logging.log_if(
+                logging.WARNING,
+                "Each worker reads every batch of the DataCache whole, and each sample is trained %d times "
+                "in an epoch: hand on the function's argument, `cache.dataset(..., input_context=context)`.",
+                self._rank == 0,
+                self._size,
             )
 
     def _require_alike(self, dataset, of_shares):

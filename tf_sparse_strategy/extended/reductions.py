@@ -1,5 +1,6 @@
 """Hooks for sums over workers: gradients by the chosen communication, all else by dense collectives."""
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, reduce_util, values
 from tensorflow.python.ops import control_flow_util
@@ -94,7 +95,7 @@ class Reductions:
             return reduce_op, x
         values = tf.convert_to_tensor(values_of(x))
         if reduce_op == ReduceOp.MEAN:
-            if not values.dtype.is_floating:
+            if not (values.dtype.is_floating or values.dtype.is_complex):
                 return reduce_op, x
             values = values * tf.cast(self.loss_weight(), values.dtype)
         if isinstance(x, tf.IndexedSlices):
@@ -125,7 +126,8 @@ class Reductions:
         )
 
     def _gather_to_implementation(self, value, destinations, axis, options):
-        value = tf.convert_to_tensor(component(value))
+        self._refuse_xla()
+        value = _own(value)
         if axis == 0:
             return self.collectives.all_gather(value)
         order = list(range(value.shape.rank))
@@ -135,10 +137,11 @@ class Reductions:
 
     def reduce_along(self, reduce_op, value, axis):
         """`Strategy.reduce` with an axis: sums, and counts for MEAN, before it reduces."""
+        self._refuse_xla()
         reduce_op = reduce_op_of(reduce_op)
 
         def reduce(x):
-            x = tf.convert_to_tensor(component(x))
+            x = _own(x)
             summed = self.collectives.all_reduce(self.masked(tf.reduce_sum(x, axis=axis)))
             if reduce_op == ReduceOp.SUM:
                 return summed
@@ -189,15 +192,26 @@ class Reductions:
         )
 
     def _broadcast_to(self, tensor, destinations):
+        if isinstance(tensor, tf.IndexedSlices):  # of `scatter_update`, and of other lengths on other workers
+            given = slice(None) if self._rank == 0 else slice(0)
+            parts = (tf.convert_to_tensor(part)[given] for part in (tensor.values, tensor.indices))
+            return tf.IndexedSlices(*map(self.collectives.all_gather, parts), tensor.dense_shape)
         tensor = tf.convert_to_tensor(_number_as_tensor(tensor, destinations))
         if getattr(destinations, "_counts_steps", False):
             return tensor  # the same everywhere: asking rank 0 would cost every step a message to all
+        self._refuse_xla()
         return self.collectives.broadcast(tensor)
 
 
 def reduce_op_of(op: str | ReduceOp) -> ReduceOp:
     """TensorFlow's constant for the name of a reduction."""
     return ReduceOp(op.upper()) if isinstance(op, str) else op
+
+
+def _own(value):
+    """This worker's, also of a variable that is summed when it is read."""
+    value = component(value)
+    return tf.convert_to_tensor(value.values[0] if isinstance(value, values.SyncOnReadVariable) else value)
 
 
 def _counted_gradient(gradient, variable, counts):
@@ -213,8 +227,8 @@ def _counted_gradient(gradient, variable, counts):
 
 
 def _number_as_tensor(value, destinations):
-    """A Python number, which may differ between workers, in the dtype of the variable it is for."""
-    if not isinstance(value, (int, float)):
+    """What is no tensor yet, and may differ between workers, in the dtype of the variable it is for."""
+    if not isinstance(value, (int, float, np.ndarray, np.generic)):
         return value
     return tf.convert_to_tensor(value, getattr(destinations, "dtype", None))
 

@@ -118,9 +118,7 @@ class Sharding:
                     "With a file for each worker, AutoShardPolicy.FILE gives it a part, if nobody else reads "
                     "this dataset."
                 )
-        enough = reads and self._has_a_file(dataset)
-        everywhere = self.collectives.all_reduce(tf.constant(enough), op="min", purpose="has_a_file")
-        if bool(everywhere):
+        if self._all_have_files(dataset if reads else None, asked):
             return Policy.FILE
         if asked == Policy.FILE:
             raise ValueError(
@@ -144,19 +142,37 @@ class Sharding:
         workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
         return input_ops.auto_shard_dataset(dataset, workers, rank, workers)
 
-    def _has_a_file(self, dataset) -> bool:
-        """Whether this worker's files hold a row, of each reader.
+    def _all_have_files(self, dataset, asked) -> bool:
+        """Whether all workers' files hold a row, of each reader, and make a batch. Collective.
 
-        Reads what readers give, no further: a shuffle behind them would go on to its next order, and where a
-        `repeat` finds nothing as often as it repeats.
+        What is read shuffles on to its next order, and where a `repeat` finds nothing as often as it repeats:
+        so readers first, which do not shuffle what they read, and the whole, without `repeat`, only where all
+        workers do.
+
+        Args:
+          dataset: None where this worker's reads no files.
+          asked: of the policies. By FILE a batch is enough.
+        """
+        steps = [[]]
+        if dataset is not None:
+            steps = [list(pipelines.readers(dataset))] if asked != Policy.FILE else []
+            steps.append([pipelines.before_repeating(dataset)])
+        for parts in steps:
+            here = [self._holds_a_row(part, dataset) for part in parts]  # of all: none goes on alone
+            found = tf.constant(bool(here) and all(here))
+            if not bool(self.collectives.all_reduce(found, op="min", purpose="has_a_file")):
+                return False
+        return True
+
+    def _holds_a_row(self, part, dataset) -> bool:
+        """Whether this worker's share of a part of a dataset does, which can be shared out.
 
         TensorFlow reports too few files as InvalidArgumentError. An error of the user's own pipeline
         may look the same; sharding by rows then meets it again, and raises it.
         """
         try:
-            self._shard(dataset)  # NotFoundError where it cannot share them out
-            parts = map(self._shard, pipelines.readers(dataset))
-            return all(next(iter(part), None) is not None for part in parts)
+            self._shard(dataset)
+            return next(iter(self._shard(part)), None) is not None
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
             return False
 
