@@ -120,6 +120,7 @@ def test_a_worker_that_handled_its_error():
         ("KeyError: 'x'\nTraceback (most recent call last):\n  File \"/train_horovod.py\", line 3", False),
         ("RuntimeError: Traceback (most recent call last): ... Horovod has been shut down", True),
         ("disk full", False),
+        ("[horovod-0.28.1/third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer", True),
         ("/data/horovod/train-0: I/O error", False),
         ("Detected at node 'add' ... File \"/opt/envs/Horovod28/bin/train.py\", line 3", False),
     ],

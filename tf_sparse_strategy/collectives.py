@@ -39,7 +39,8 @@ except ImportError as error:
     ) from error
 
 _SHUT_DOWN = "Horovod has been shut down"
-_OPERATION = r"Horovod(?!\w*/)\w|horovod/tensorflow/mpi_ops"  # and no folder, as of an environment
+# Of its operations, its Python and its Gloo; not any folder's, as that of an environment.
+_NAMES = r"Horovod(?!\w*/)\w|horovod/tensorflow/mpi_ops|third_party/\w*gloo/"
 _OPS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 
 
@@ -67,7 +68,7 @@ def is_horovods(error: BaseException | None) -> bool:
                 return False
             # What Python raised in the user's data pipeline comes as one, too, with paths in its traceback.
             of_python = "Traceback (most recent call last)" in text
-            if _SHUT_DOWN in text or (re.search(_OPERATION, text) and not of_python):
+            if _SHUT_DOWN in text or (re.search(_NAMES, text) and not of_python):
                 return True
         error = error.__cause__ or error.__context__
     return False

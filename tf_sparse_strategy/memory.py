@@ -83,6 +83,7 @@ class Memory(tf.train.experimental.PythonState):
         self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
         self._epoch = 0  # of the last `fit`
         self._epochs: dict[Hashable, int] = {}  # by variable, of its model's
+        self._fitted: set[Hashable] = set()  # variables of models that `fit` has been called of
 
     def of(self, plan: BucketPlan, variables: Iterable) -> list[State]:
         """Returns the state of each bucket; made, or filled from what was restored, at first use.
@@ -120,6 +121,7 @@ class Memory(tf.train.experimental.PythonState):
                 self.turns.forget(plan)
                 for tensor in plan.tensors:
                     self._epochs.pop(tensor.key, None)
+                    self._fitted.discard(tensor.key)
 
     def _counts_of(self, plans: Iterable[BucketPlan]) -> list[tuple[str, int]]:
         held = [pair for _, state in self._buckets_of(plans) for pair in state.items()]
@@ -176,12 +178,13 @@ class Memory(tf.train.experimental.PythonState):
     def begin_epoch(self, epoch: int, variables: Iterable) -> None:
         """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`.
 
-        Collective, in `fit`.
+        Collective in `fit`, and with `Auto`.
         """
         keys = _keys(variables)
-        if keras_callers.is_in_fit() and not keys <= self._epochs.keys():
+        if keras_callers.is_in_fit() and not keys <= self._fitted:
             # A new model's, whose first epoch is not to count what goes.
             self._forget_gone()
+            self._fitted |= keys
         self._epoch = epoch
         self._epochs |= dict.fromkeys(keys, epoch)
         for plan, held in self._lists.items():

@@ -83,7 +83,7 @@ def readers(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 def before_repeating(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """What it makes of its rows before it repeats what was shuffled; itself where it does not."""
     found = stage = dataset
-    while len(inputs := stage._inputs()) == 1:
+    while not _reads(stage) and len(inputs := stage._inputs()) == 1:
         shuffles = any(_is(each, "ShuffleDataset") for each in stages(inputs[0]))
         if _is(stage, "RepeatDataset") and shuffles:
             [found] = inputs

@@ -130,6 +130,16 @@ def test_a_part_with_too_few_files(comm, strategy, topology, write):
     assert sorted(everyones(comm, mine)) == sorted([*range(4 * workers), *range(workers)])
 
 
+def test_names_of_files_may_be_repeated(comm, strategy, topology, write, shared_tmp):
+    """Their shuffle is none of rows."""
+    workers = topology.num_workers
+    write("tfrecord", [4] * workers, None)
+    names = tf.data.Dataset.list_files(str(shared_tmp / f"tfrecord_{workers}_*"), seed=1).repeat(2)
+    data = names.interleave(tf.data.TFRecordDataset).map(lambda x: tf.strings.to_number(x, tf.int64))
+    mine = local_batches(strategy, distributed(strategy, data.batch(2 * workers), Policy.FILE))
+    assert sorted(everyones(comm, mine)) == sorted([*range(4 * workers)] * 2)
+
+
 @pytest.mark.parametrize("dropped", [0, 5])
 def test_files_that_make_no_batch_on_some_worker(comm, strategy, topology, write, dropped):
     """None of a worker's is full, or all rows of one are filtered out: rows are shared out."""

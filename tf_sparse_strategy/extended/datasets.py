@@ -49,15 +49,14 @@ class Datasets:
 
     def _warn_of_wholes(self, dataset):
         """Collective. Caches of other files on each worker are its own."""
-        if self._size == 1 or pipelines.shards(dataset):
+        if self._size == 1:
             return
         wholes = [stage.alike for stage in _caches(dataset) if not stage.is_share]
-        if wholes and not any(agreement.difference(alike, self.collectives, "") for alike in wholes):
-            logging.log_if(
-                logging.WARNING,
+        first, *others = agreement.gather([] if pipelines.shards(dataset) else wholes, self.collectives)
+        if first and all(other == first for other in others) and self._rank == 0:
+            logging.warning(
                 "Each worker reads every batch of the DataCache whole, and each sample is trained %d times "
                 "in an epoch: hand on the function's argument, `cache.dataset(..., input_context=context)`.",
-                self._rank == 0,
                 self._size,
             )
 

@@ -172,7 +172,7 @@ class Sharding:
         """
         try:
             self._shard(dataset)
-            return next(iter(self._shard(part)), None) is not None
+            return next(iter(pipelines.without_tuning(self._shard(part))), None) is not None
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
             return False
 
@@ -193,6 +193,6 @@ class Sharding:
 
     def _first_batch_size(self, part) -> int:
         """Rows of the largest first batch of any worker: a map after batch() hides the batch size."""
-        first = next(iter(part), None)
+        first = next(iter(pipelines.without_tuning(part)), None)
         rows = 0 if first is None else int(input_pipeline.num_rows(first))
         return int(self.collectives.all_reduce(tf.constant(rows), op="max", purpose="batch_size"))
