@@ -41,16 +41,16 @@ def install_tf_keras() -> None:
 def _back_up(original, callback):
     keras_saving.require_newest_weights(callback.model)
     extended = extended_of_model(callback.model)
+    written = None if extended is None else _residual_path(callback)
     if extended is not None:
-        extended.gradients.memory.save(_residual_path(callback), callback.model.variables)
+        extended.gradients.memory.save(written, callback.model.variables)
     if keras_saving.is_follower(callback.model):
         tables.send_tables(callback.model)
         return
-    more = {} if extended is None else {"residual": os.path.basename(_residual_path(callback))}
+    more = {} if extended is None else {"residual": os.path.basename(written)}
     with _whole_metadata(callback, more):
         original(callback)
     if extended is not None:
-        written = _residual_path(callback)
         before = getattr(callback, "_residual_before", written) if callback.double_checkpoint else written
         for path in tf.io.gfile.glob(_residual_path(callback, "*")):
             if path not in (written, before):
@@ -120,8 +120,7 @@ def _restore(original, callback, logs):
     divided = model.distribute_strategy.extended.chunked is not None  # and what a step uses is built
     is_built = getattr(model.optimizer, "built", True)
     is_unused = divided and not is_built and not keras_building.has_kerass_step(model)
-    without = keras_building.without_default_optimizer(model) if is_unused else contextlib.nullcontext()
-    with model.distribute_strategy.scope(), without:
+    with model.distribute_strategy.scope(), keras_building.without_default_optimizer(model, is_unused):
         original(callback, logs)
 
 

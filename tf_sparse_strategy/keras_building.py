@@ -54,13 +54,13 @@ def _build_by_shapes(original, model, iterator=None, data_batch=None):
     is_taken = is_divided and bool(extended.chunked.owners(model.trainable_variables))
     if has_kerass_step(model):
         is_unused = is_taken and not is_in_fit(model)
-        with without_default_optimizer(model) if is_unused else contextlib.nullcontext():
+        with without_default_optimizer(model, is_unused):
             _build(original, model, extended, iterator, data_batch)
             _build_optimizer(model)
     elif is_divided:
         with while_set(model, _compile_metrics=None, _compile_loss=None, optimizer=None):
             _build(original, model, extended, iterator, data_batch)
-        with without_default_optimizer(model) if is_taken else contextlib.nullcontext():
+        with without_default_optimizer(model, is_taken):
             _build_optimizer(model)
     require_metrics_of_all(model)
 
@@ -73,10 +73,10 @@ def _build_optimizer(model):
             model.optimizer.build(model.trainable_variables)
 
 
-def without_default_optimizer(model):
-    """Keras's default, which nobody uses, would take over the variables whose update is divided."""
+def without_default_optimizer(model, is_unused):
+    """Keras's default, where nobody uses it, would take over the variables whose update is divided."""
     is_default = not getattr(model, "_optimizer_was_given", True)
-    return while_set(model, optimizer=None) if is_default else contextlib.nullcontext()
+    return while_set(model, optimizer=None) if is_default and is_unused else contextlib.nullcontext()
 
 
 def _build(original, model, extended, iterator, data_batch):

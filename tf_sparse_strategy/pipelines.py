@@ -84,10 +84,10 @@ def before_repeating(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """What it makes of its rows before it repeats what was shuffled; itself where it does not."""
     found = stage = dataset
     while not _reads(stage) and len(inputs := stage._inputs()) == 1:
-        shuffles = any(_is(each, "ShuffleDataset") for each in stages(inputs[0]))
-        if _is(stage, "RepeatDataset") and shuffles:
-            [found] = inputs
-        [stage] = inputs
+        [below] = inputs
+        if _is(stage, "RepeatDataset") and any(_is(each, "ShuffleDataset") for each in stages(below)):
+            found = below
+        stage = below
     return found
 
 
