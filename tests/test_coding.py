@@ -85,6 +85,12 @@ def test_no_product_wraps():
         custom_ops.encode_indices(tf.zeros([0, 2**62], tf.int32), 31, 9)
 
 
+def test_any_number_of_rows_of_nothing():
+    nothing = tf.zeros([2**40, 0], tf.int32)
+    assert custom_ops.encode_indices(nothing, 0, 0).shape == [2**40, 0]
+    assert custom_ops.decode_indices(nothing, 0, 0, 0).shape == [2**40, 0]
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_numbers_of_rows_that_only_the_run_knows(gpu, monkeypatch):
     monkeypatch.setattr(coding, "on_gpu", lambda: gpu)

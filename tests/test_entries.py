@@ -119,6 +119,13 @@ def test_no_product_wraps():
         custom_ops.sum_entries(values, tf.zeros([4, 3, 1], tf.int32), 2**62)
 
 
+def test_any_number_of_rows_of_nothing():
+    nothing, indices = tf.zeros([2**40, 1, 0]), tf.zeros([2**40, 1, 0], tf.int32)
+    total, finite = custom_ops.sum_entries(nothing, indices, 0)
+    assert total.shape == [0] and finite
+    assert custom_ops.replace_entries(nothing[:, 0], indices[:, 0], 0.0).shape == [2**40, 0]
+
+
 @pytest.fixture(params=["CPU", "GPU"])
 def device(request, monkeypatch):
     """Where the tensors might be: with a GPU in sight TensorFlow's operations take over."""

@@ -1,6 +1,8 @@
 """`custom_ops.mstopk` against a full sort, through TensorFlow."""
 
 import doctest
+import subprocess
+import sys
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -257,6 +259,40 @@ def test_rows_that_int32_cannot_address() -> None:
     assert custom_ops.mstopk(longer, 1, index_type=tf.int64).indices.shape == (0, 1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="use index_type=tf.int64"):
         custom_ops.mstopk(longer, 1)
+
+
+# Half of 256 MB is chosen: outputs of 256 MB (512 with error feedback), and some 300 to choose among.
+REFUSED = """
+import os, resource
+import tensorflow as tf
+import custom_ops
+
+x, k = tf.zeros([1 << 26]), 1 << 25
+residual = tf.zeros_like(x)
+custom_ops.mstopk(x[: 1 << 20], 1)  # starts the threads
+
+def attempt(megabytes, select, *arguments):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + (megabytes << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    try:
+        select(*arguments, k)
+        print("selected")
+    except tf.errors.ResourceExhaustedError as error:
+        print(error)
+
+attempt(400, custom_ops.mstopk, x)
+attempt(650, custom_ops.mstopk_error_feedback, x, residual)
+attempt(4_000, custom_ops.mstopk, x)
+"""
+
+
+def test_memory_that_is_refused_fails_the_operation_alone() -> None:
+    """In a process of its own, whose memory ends where the outputs have been made."""
+    command = [sys.executable, "-c", REFUSED]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert child.stdout.count("no memory was left to select entries") == 2, child
+    assert child.stdout.endswith("selected\n"), child
 
 
 def test_negative_num_samplings() -> None:

@@ -45,6 +45,16 @@ def vector(distribution: str, n: int) -> np.ndarray:
     return x
 
 
+def tensor_of(x: np.ndarray) -> tf.Tensor:
+    """A copy of x in TensorFlow's own memory."""
+    return tf.raw_ops.DeepCopy(x=tf.constant(x))
+
+
+def memory_of(tensor: tf.Tensor) -> np.ndarray:
+    """Where the tensor lies: from the beginning of a cache line, and in small pages, unlike numpy's arrays."""
+    return np.asarray(memoryview(tensor))
+
+
 def as_bits(x: np.ndarray) -> np.ndarray:
     return x.view({2: np.uint16, 4: np.uint32}[x.itemsize])
 
@@ -81,9 +91,9 @@ def named(timed: dict[str, Record], **facts: object) -> list[Record]:
 
 
 def _selectors(native: Native, x: np.ndarray, k: int, cold: bool) -> dict[str, Contender]:
-    """Everything that selects, and the floors; cold ones rotate among copies of x."""
-    copies = [x] + [x.copy() for _ in range(CACHE_BYTES // x.nbytes if cold else 0)]
-    tensors = [tf.constant(copy) for copy in copies]
+    """Everything that selects, and the floors, of the same memory; cold ones rotate among copies of x."""
+    tensors = [tensor_of(x) for _ in range(1 + (CACHE_BYTES // x.nbytes if cold else 0))]
+    copies = [memory_of(tensor) for tensor in tensors]
     kth_key = int(np.partition(as_bits(x) & np.uint32(0x7FFFFFFF), x.size - k)[x.size - k])
     out = outputs(k)
 
@@ -162,7 +172,7 @@ def inputs(run: Run) -> list[Record]:
     for distribution in DISTRIBUTIONS:
         x = vector(distribution, n)
         for dtype in DTYPES:
-            bits = as_bits(x.astype(dtype))
+            bits = memory_of(tensor_of(as_bits(x.astype(dtype))))
             for k in (n // share for share in SHARES):
                 reads = native.top_k(bits, k, outputs(k, bits.itemsize))
                 timed = run.time(contenders(bits, k), n, rounds=9)
@@ -185,7 +195,7 @@ def threads(run: Run) -> list[Record]:
     records = []
     for log_n in (22, 24, 26):
         n = 1 << log_n
-        x = vector("normal", n)
+        x = memory_of(tensor_of(vector("normal", n)))
         for k in (n // share for share in SHARES):
             timed = run.time(contenders(x, k, 1) | contenders(x, k, 2), n)
             records += named(timed, n=n, k=k)
@@ -221,7 +231,7 @@ def fused(run: Run) -> list[Record]:
     records = []
     for log_n in (20, 22, 24, 26):
         n = 1 << log_n
-        grad = vector("normal", n)
+        grad = memory_of(tensor_of(vector("normal", n)))
         for k in (n // share for share in SHARES):
             records += named(run.time(contenders(grad, k), n), n=n, k=k)
     return records
@@ -237,8 +247,8 @@ def short(run: Run) -> list[Record]:
     records = []
     for log_n in (16, 18, 20):
         n = 1 << log_n
-        x = vector("normal", n)
-        tensor = tf.constant(x)
+        tensor = tensor_of(vector("normal", n))
+        x = memory_of(tensor)
         for k in (n // share for share in SHARES):
             out = outputs(k)
             contenders = {

@@ -1,9 +1,11 @@
 // Operations that read files of the central storage through their local copies.
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "custom_ops/datacache_store/copy.h"
 #include "custom_ops/datacache_store/kernels/scalars.h"
 #include "custom_ops/datacache_store/kernels/source_file.h"
@@ -36,7 +38,12 @@ class ReadOp : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     static auto* threads = new thread::ThreadPool(Env::Default(), "datacache_read", kReadThreads);
     threads->Schedule([this, context, done] {
-      context->SetStatus(Read(context));
+      try {
+        context->SetStatus(Read(context));
+      } catch (const std::bad_alloc&) {  // which would end the process
+        context->SetStatus(absl::ResourceExhaustedError(absl::StrCat(
+            "no memory was left to read ", context->input(0).scalar<tstring>()(), " in one piece")));
+      }
       done();
     });
   }

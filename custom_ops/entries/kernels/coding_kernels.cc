@@ -54,6 +54,7 @@ class EncodeIndicesOp : public CodingOp {
     TensorShape shape;
     OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({rows, coding.words()}, &shape));
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &words));
+    if (words->NumElements() == 0) return;  // of however many rows
     const int32_t* from = indices.flat<int32>().data();
     auto* to = reinterpret_cast<uint32_t*>(words->flat<int32>().data());
     const bool all = All(context, rows, k, [&](int64_t row) {
@@ -84,6 +85,7 @@ class DecodeIndicesOp : public CodingOp {
     TensorShape shape;
     OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({rows, k_}, &shape));
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &indices));
+    if (words.NumElements() == 0) return;  // of however many rows
     const auto* from = reinterpret_cast<const uint32_t*>(words.flat<int32>().data());
     int32_t* to = indices->flat<int32>().data();
     const bool all = All(context, rows, k_, [&](int64_t row) {

@@ -60,6 +60,8 @@ class SumEntriesOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &finite));
     float* out = total->flat<float>().data();
     Fill(context, nullptr, total->NumElements(), out);
+    finite->scalar<bool>()() = true;
+    if (indices.NumElements() == 0) return;  // of however many shards
     const float* value = values.flat<float>().data();
     const int32_t* index = indices.flat<int32>().data();
     std::atomic<bool> all_finite{true};
@@ -104,6 +106,7 @@ class ReplaceEntriesOp : public OpKernel {
     float* out = replaced->flat<float>().data();
     const float* from = rows.flat<float>().data();
     if (out != from) Fill(context, from, rows.NumElements(), out);
+    if (indices.NumElements() == 0) return;  // of however many rows
     const float* value = values.flat<float>().data();
     const int32_t* index = indices.flat<int32>().data();
     std::vector<int64_t> outside(count, entries::kAllInside);

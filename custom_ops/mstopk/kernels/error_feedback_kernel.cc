@@ -31,10 +31,12 @@ class MstopkErrorFeedbackOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0, 1}, 2, grad.shape(),
                                                                       &new_residual));
     OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({}), &all_finite));
-    all_finite->scalar<bool>()() = mstopk::ErrorFeedbackTopK<typename FormatOf<T>::Type>(
-        BitsOf<T>(grad), BitsOf<float>(residual), n, k, PoolRuntime(context),
-        MutableBitsOf<float>(new_residual), MutableBitsOf<float>(values),
-        indices->flat<Index>().data());
+    SelectOrFail(context, [&] {
+      all_finite->scalar<bool>()() = mstopk::ErrorFeedbackTopK<typename FormatOf<T>::Type>(
+          BitsOf<T>(grad), BitsOf<float>(residual), n, k, PoolRuntime(context),
+          MutableBitsOf<float>(new_residual), MutableBitsOf<float>(values),
+          indices->flat<Index>().data());
+    });
   }
 };
 

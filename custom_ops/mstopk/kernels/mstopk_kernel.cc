@@ -32,12 +32,19 @@ class MstopkOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &values));
     OP_REQUIRES_OK(context, context->allocate_output(1, shape, &indices));
     if (shape.num_elements() == 0) return;
-    const int64_t n = input.dim_size(input.dims() - 1);
+    SelectOrFail(context, [&] { SelectRows(context, k, values, indices); });
+  }
 
+ private:
+  using Format = typename FormatOf<T>::Type;
+  using Bits = typename Format::Bits;
+
+  void SelectRows(OpKernelContext* context, int64_t k, Tensor* values, Tensor* indices) const {
+    const Tensor& input = context->input(0);
+    const int64_t n = input.dim_size(input.dims() - 1), rows = values->NumElements() / k;
     const auto* const x = BitsOf<T>(input);
     auto* const v = MutableBitsOf<T>(values);
     Index* const i = indices->flat<Index>().data();
-    const int64_t rows = shape.num_elements() / k;
     const mstopk::Runtime pool = PoolRuntime(context);
     if (n <= mstopk::kBlockElements) {  // a row has no parallelism of its own
       const mstopk::Runtime serial = {pool.kernels, mstopk::SerialFor};
@@ -53,10 +60,6 @@ class MstopkOp : public OpKernel {
       }
     }
   }
-
- private:
-  using Format = typename FormatOf<T>::Type;
-  using Bits = typename Format::Bits;
 
   void SelectRow(const Bits* x, int64_t n, int64_t k, const mstopk::Runtime& runtime, Bits* values,
                  Index* indices) const {
