@@ -129,8 +129,12 @@ class Resume(_Callback):
 
 # Of DataCache.stats(): counts of which an epoch's part is logged.
 _COUNTED = (
-    *("memory_bytes", "encoded_bytes", "local_bytes", "original_bytes"),
-    *("original_seconds", "stall_seconds"),
+    "memory_bytes",
+    "encoded_bytes",
+    "local_bytes",
+    "original_bytes",
+    "original_seconds",
+    "stall_seconds",
 )
 
 

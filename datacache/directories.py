@@ -28,7 +28,7 @@ _opened: "weakref.WeakSet[BinaryIO]" = weakref.WeakSet()  # markers, to be locke
 
 
 def _open_marker(path: pathlib.Path) -> BinaryIO:
-    file = open(path / MARKER, "rb")  # noqa: SIM115
+    file = open(path / MARKER, "rb")
     _opened.add(file)
     return file
 

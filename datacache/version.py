@@ -10,10 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 # Whose repr() says all there is to say.
-_PLAIN = (
-    *(type(None), type(...), bool, int, float, complex, str, bytes, range),
-    *(pathlib.PurePath, np.dtype, tf.DType, tf.TensorShape, tf.TensorSpec),
-)
+_OF_PYTHON = (type(None), type(...), bool, int, float, complex, str, bytes, range, pathlib.PurePath)
+_PLAIN = (*_OF_PYTHON, np.dtype, tf.DType, tf.TensorShape, tf.TensorSpec)
 
 
 class _Opaque(Exception):

@@ -70,10 +70,10 @@ class _LayerWise(layerwise.LayerWise, keras.optimizers.Optimizer):
 
 
 @keras.saving.register_keras_serializable(package="lars_pto")
-class LARS(options.LarsOptions, _LayerWise):  # noqa: D101, documented in options.py
+class LARS(options.LarsOptions, _LayerWise):  # documented in options.py
     __doc__ = options.LarsOptions.__doc__
 
 
 @keras.saving.register_keras_serializable(package="lars_pto")
-class LAMB(options.LambOptions, _LayerWise):  # noqa: D101, documented in options.py
+class LAMB(options.LambOptions, _LayerWise):  # documented in options.py
     __doc__ = options.LambOptions.__doc__

@@ -60,11 +60,10 @@ class LambRule:
         return Begun(divide(unbiased_m, tf.sqrt(unbiased_v) + self.epsilon), decay, (m, v))
 
     def last_step(self, g, sums, learning_rate, decay) -> None:
-        """See `trust_ratio.Rule`: LAMB's is another one."""
+        """See `trust_ratio.Rule`: LAMB's last step is none of momentum."""
 
     def finish(self, w, g, begun, sums, learning_rate, decay):
         """See `trust_ratio.Rule`."""
-        del g
         ratio = tf.ones([], w.dtype)
         if sums is not None:
             weight_norm, direction_norm = tf.unstack(tf.sqrt(sums))

@@ -74,7 +74,6 @@ class LarsRule:
 
     def begin(self, w, g, slots, decay, step) -> Begun:
         """See `trust_ratio.Rule`."""
-        del step
         if self.variant == "joint_norm":
             return Begun(g, decay, slots)
         if self.variant != "after_momentum":

@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 
 from tf_sparse_strategy.call_site import CallSites
-from tf_sparse_strategy.collectives import is_horovods
 from tf_sparse_strategy.topology import Topology
 from tf_sparse_strategy.traffic import Bytes
 from tf_sparse_strategy.watchdog import Watchdog
 from tf_sparse_strategy.watchdog.channel import Channel
+from tf_sparse_strategy.watchdog.horovod_errors import is_horovods
 from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
 from tf_sparse_strategy.watchdog.waits import Waits
 

@@ -1,4 +1,4 @@
-"""What workers must agree on by asking each other: program, outcome, that data is left."""
+"""What workers must agree on by asking each other: program and outcome."""
 
 import contextlib
 import functools
@@ -191,39 +191,3 @@ class SameVariables:
                 facts = {f"gradient {position}": text for position, text in enumerate(mine)}
                 require_same(facts, self._collectives, _SAME_MODEL)
         self._checked.add(mine)
-
-
-def all_have_data(optional: tf.experimental.Optional, collectives: Collectives) -> tf.Tensor:
-    """Whether every worker's `optional` has a value; says so when only some have. Collective."""
-    workers = collectives.topology.num_workers
-    with tf.device("CPU:0"):  # a GPU would first have to end the step before
-        ready = collectives.all_reduce(tf.cast(optional.has_value(), tf.int32), purpose="input")
-
-    def warn():
-        tf.print(
-            "WARNING: the epoch ends because only", ready, "of", workers, "workers have data left;",
-            "theirs is not used. Use AutoShardPolicy.DATA, or model.fit, which counts every row.",
-        )
-        return tf.constant(False)
-
-    some = tf.logical_and(ready > 0, ready < workers)
-    return tf.cond(some, warn, lambda: ready == workers)
-
-
-def total_rows(optional: tf.experimental.Optional, collectives: Collectives) -> tf.Tensor:
-    """Rows of all workers' tagged batches (`input.Batch`); 0 when the epoch is over. Collective.
-
-    Raises:
-      tf.errors.InvalidArgumentError: a worker has not even a row of no account to go on with.
-    """
-    has_value = optional.has_value()
-    rows = tf.cond(has_value, lambda: optional.get_value().rows, lambda: tf.zeros([], tf.int64))
-    missing = tf.cast(tf.logical_not(has_value), tf.int64)
-    with tf.device("CPU:0"):  # as above
-        total, empty = tf.unstack(collectives.all_reduce(tf.stack([rows, missing]), purpose="input"))
-    check = tf.debugging.Assert(
-        tf.logical_or(total == 0, empty == 0),
-        ["a worker's files hold no rows at all; use AutoShardPolicy.DATA or fewer workers"],
-    )
-    with tf.control_dependencies([check]):
-        return tf.identity(total)

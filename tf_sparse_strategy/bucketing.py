@@ -7,7 +7,7 @@ the variables: the first bucket is complete, and on its way, while earlier layer
 import dataclasses
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 
 # TensorFlow's shapes and our indices are int32; what is left below 2^31 is room for padding to whole shards.
 MAX_ELEMENTS = 2**31 - 2**16
@@ -89,6 +89,10 @@ class BucketPlan:
     def keys(self) -> set[Hashable]:
         """Of the variables whose gradients they are."""
         return {tensor.key for tensor in self.tensors}
+
+    def has_any(self, keys: Set[Hashable]) -> bool:
+        """Whether a gradient of one of these variables is among them."""
+        return not keys.isdisjoint(self.keys)
 
     @classmethod
     def build(

@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tf_sparse_strategy.trace import COMPUTE, STEPS, Span
+from tf_sparse_strategy.trace import Span
 
 Spans = Mapping[int, Sequence[Span]]
 
@@ -62,5 +62,5 @@ def _common_operations(spans):
     return {
         (span.line, span.details["step"]): span
         for span in spans
-        if span.line not in (STEPS, COMPUTE) and ".broadcast." not in span.line
+        if span.is_collective and ".broadcast." not in span.line
     }

@@ -21,7 +21,6 @@ Cost of one call with n bytes per worker, S workers in the group (see traffic.py
 """
 
 import hashlib
-import re
 
 import tensorflow as tf
 
@@ -38,9 +37,6 @@ except ImportError as error:
         "`python tools/horovod/build.py` from the source tree."
     ) from error
 
-_SHUT_DOWN = "Horovod has been shut down"
-# Of its operations, its Python and its Gloo; not any folder's, as that of an environment.
-_NAMES = r"Horovod(?!\w*/)\w|horovod/tensorflow/mpi_ops|third_party/\w*gloo/"
 _OPS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
 
 
@@ -57,21 +53,6 @@ def start(message_limit: float = 30.0, stall_limit: float = 1860.0) -> None:
         launcher.set_limits(message_limit, stall_limit)
         with launcher.notice_of_missing_workers():
             hvd.init()
-
-
-def is_horovods(error: BaseException | None) -> bool:
-    """Whether Horovod, because another worker was lost, caused `error` or what it was raised from."""
-    while error is not None:
-        if isinstance(error, tf.errors.UnknownError):
-            text = str(error)
-            if re.search(r"nccl\w+ failed: (?!remote)", text):  # this worker's own
-                return False
-            # What Python raised in the user's data pipeline comes as one, too, with paths in its traceback.
-            of_python = "Traceback (most recent call last)" in text
-            if _SHUT_DOWN in text or (re.search(_NAMES, text) and not of_python):
-                return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def find_topology() -> Topology:

@@ -33,7 +33,7 @@ class GradientReducer:
 
     def __init__(self, communication: Communication, collectives: Collectives, bucket_bytes: int):
         self.communication = communication
-        # That sums: one worker has nobody to send less to.
+        # The one that sums: a lone worker sends nothing, so nothing is left out.
         self.scheme = communication if collectives.topology.num_workers > 1 else Dense()
         self._collectives = collectives
         self._bucket_bytes = bucket_bytes
@@ -72,7 +72,6 @@ class GradientReducer:
                 dense.append((position, _shaped(gradient, variable), variable))
         if has_nothing_to_add:
             self.memory.looks_for_none = True
-            return reduced
         if not dense:  # of slices nothing is remembered
             return reduced
         specs = [_spec(gradient, variable) for _, gradient, variable in dense]
@@ -91,13 +90,16 @@ class GradientReducer:
             for bucket, state in zip(plan.buckets, states, strict=True):
                 if not state.staged:  # summed exactly, without a verdict of its own
                     exact += [reduced[dense[p][0]] for p in bucket.positions]
-            finite = [all_finite(g) for g in exact]
-            if columns:  # each worker sees its own only
-                here = [all_finite(values_of(reduced[p])) for p in columns]
-                agreed = self._collectives.all_reduce(tf.reduce_all(here), op="min", purpose="finite")
-                finite.append(agreed)
-            commit(states, finite)
+            commit(states, self._are_finite(exact, [values_of(reduced[p]) for p in columns]))
         return reduced
+
+    def _are_finite(self, exact, columns) -> list[tf.Tensor]:
+        """Verdicts, alike on all workers, on sums that all hold and on columns that each has of its own."""
+        finite = [all_finite(g) for g in exact]
+        if columns:
+            here = tf.reduce_all([all_finite(g) for g in columns])
+            finite.append(self._collectives.all_reduce(here, op="min", purpose="finite"))
+        return finite
 
     def reduce_sparse(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
         """Gathers all workers' slices: indices of several workers add up where they are applied."""

@@ -72,6 +72,11 @@ def checked_rows(element) -> tf.Tensor:
         return first if isinstance(first, int) else tf.identity(first)
 
 
+def if_counted(rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """`rows`, or none of them where none counts: an optimizer may move a row whose gradient is zero."""
+    return rows[: tf.where(counts, tf.shape(rows)[0], 0)]
+
+
 def take_rows(element, start, count):
     """Rows [start, start + count) of every component of a batch."""
 

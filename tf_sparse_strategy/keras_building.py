@@ -85,27 +85,27 @@ def _build(original, model, extended, iterator, data_batch):
     is_kerass = has_kerass_step(model)
     unbuilt = [layer for layer in model._flatten_layers() if not layer.built]
     if any(getattr(layer, "_deferred_dependencies", None) for layer in unbuilt):
-        return None  # a checkpoint waits for its variables, which have no values while shapes are inferred
+        return  # a checkpoint waits for its variables, which have no values while shapes are inferred
     if not is_kerass and type(model).call is Model.call:
-        return None  # it has none: what its step uses, that builds
+        return  # it has none: what its step uses, that builds
     if iterator is None:
-        return original(model, data_batch=data_batch)
+        original(model, data_batch=data_batch)
+        return
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
     flat = tf.nest.flatten(specs)
     may_fail = not is_kerass or any(isinstance(spec, _NOT_DENSE) for spec in flat)
     try:
-        if model.run_eagerly:  # it may ask for sizes
-            return original(model, iterator=iterator)
-        if not _is_built(model) and not all(_is_known(spec) for spec in flat):
-            return original(model, iterator=iterator)  # weights may have shapes of the data
+        # Weights may have shapes of the data, and eager code may ask for sizes.
+        if model.run_eagerly or not (_is_built(model) or all(_is_known(spec) for spec in flat)):
+            original(model, iterator=iterator)
+            return
         batch = tf.nest.map_structure(lambda s: s if hasattr(s, "shape") else None, specs)  # None: not given
         with model.distribute_strategy.scope():
-            return model._symbolic_build(data_batch=batch)
+            model._symbolic_build(data_batch=batch)
     except Exception as error:
         if not may_fail:
             raise
         logging.info("%r is built by its first step: %s", model.name, error)
-        return None
 
 
 def has_kerass_step(model) -> bool:

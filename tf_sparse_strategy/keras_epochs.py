@@ -34,7 +34,12 @@ from tf_sparse_strategy.hooking import (
 )
 from tf_sparse_strategy.keras_building import require_metrics_of_all
 
-_making = threading.local()  # .extended: for whom this thread makes an iterator
+
+class _Making(threading.local):
+    extended = None  # for whom this thread makes an iterator
+
+
+_making = _Making()
 
 
 def install_keras3() -> None:
@@ -119,7 +124,7 @@ def _require_as_many_steps(steps, extended):
 
 def _shuffle_each_epoch_anew(original, adapter):
     """Where the user has set no seed, as in one process; TensorFlow's, once set, makes all epochs alike."""
-    with _shuffling_anew(adapter, getattr(_making, "extended", None), adapter._shuffle, tf.random):
+    with _shuffling_anew(adapter, _making.extended, adapter._shuffle, tf.random):
         return original(adapter)
 
 

@@ -18,11 +18,19 @@ import tensorflow as tf
 
 from tf_sparse_strategy.hooking import in_replica_of_ours, ours, while_set, wrap
 
-_whole = threading.local()  # .is_wanted: whether a loss's value is to be the mean itself, and no share of it
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-# What losses this thread is in: .depth of their calls; .holds_another: whether the innermost has called one
-# of a mean; .is_compiled: whether Keras's step has called them.
-_losses = threading.local()
+
+
+class _InThread(threading.local):
+    """What losses this thread is in."""
+
+    wants_whole = False  # a Loss is to return its mean, not this worker's share of it
+    depth = 0  # of the calls of losses
+    holds_another = False  # the innermost has called one that takes a mean
+    is_compiled = False  # Keras's step has called them
+
+
+_losses = _InThread()
 
 
 def install_keras3() -> None:
@@ -59,7 +67,7 @@ def wants_whole(begun: int = 0) -> bool:
     Args:
       begun: 0 (default) of a Loss that would be called from here, 1 of the one whose call lasts.
     """
-    return getattr(_whole, "is_wanted", False) or getattr(_losses, "depth", 0) > begun
+    return _losses.wants_whole or _losses.depth > begun
 
 
 def _scale_loss(original, value):
@@ -90,12 +98,16 @@ def _reduce_loss(original, values, sample_weight=None, reduction="sum_over_batch
     reduced = original(values, sample_weight, reduction)
     if in_replica_of_ours() is None or values.shape.rank != 0:
         return reduced
-    is_keras = getattr(_losses, "is_compiled", False) and reduction != "sum"  # in a loop it is the user's
-    if not (reduction in _MEANS or is_keras or getattr(_losses, "holds_another", False)):
-        return reduced
+    is_keras = _losses.is_compiled and reduction != "sum"  # in a loop it is the user's
+    is_mean = reduction in _MEANS or is_keras or _losses.holds_another
+    return _share_of(reduced) if is_mean else reduced
+
+
+def _share_of(mean):
+    """This worker's share of a mean, by the function of Keras's that `_scale_loss` hooks."""
     from keras.src.losses import loss
 
-    return loss.scale_loss_for_distribution(reduced)
+    return loss.scale_loss_for_distribution(mean)
 
 
 def _call_loss(original, loss, *args, **kwargs):
@@ -105,7 +117,7 @@ def _call_loss(original, loss, *args, **kwargs):
 
 def _called(original, loss, *args, **kwargs):
     """(what a loss gives, whether it has called another, of a mean)."""
-    depth = getattr(_losses, "depth", 0)
+    depth = _losses.depth
     with while_set(_losses, depth=depth + 1, holds_another=False):
         value, holds_another = original(loss, *args, **kwargs), _losses.holds_another
     if depth > 0 and getattr(loss, "reduction", None) in _MEANS:
@@ -122,16 +134,14 @@ def _hook_own_call(original, *args, **kwargs):
 
 def _call_own(original, loss, *args, **kwargs):
     """Of a class that replaces Keras's `__call__`, and with it the reduction."""
-    is_compiled = getattr(_losses, "is_compiled", False) and not wants_whole()
+    is_compiled = _losses.is_compiled and not wants_whole()
     value, holds_another = _called(original, loss, *args, **kwargs)
     if in_replica_of_ours() is None or not is_compiled:
         return value
     is_mean = getattr(loss, "reduction", None) != "sum" or holds_another
     if not is_mean or tf.TensorShape(getattr(value, "shape", ())).rank != 0:
         return value
-    from keras.src.losses import loss as loss_module
-
-    return loss_module.scale_loss_for_distribution(tf.convert_to_tensor(value))
+    return _share_of(tf.convert_to_tensor(value))
 
 
 def _call_compiled_loss(original, loss, *args, **kwargs):
@@ -140,16 +150,14 @@ def _call_compiled_loss(original, loss, *args, **kwargs):
 
 
 def _distill(original, distiller, *args, **kwargs):
-    from keras.src.losses import loss
-
-    with while_set(_whole, is_wanted=True):  # its own trackers take them so
+    with while_set(_losses, wants_whole=True):  # its own trackers take them so
         total = original(distiller, *args, **kwargs)
-    return total if in_replica_of_ours() is None else loss.scale_loss_for_distribution(total)
+    return total if in_replica_of_ours() is None else _share_of(total)
 
 
 def _record_loss(original, metric, *args, **kwargs):
     """Of a Loss, or a function that calls one."""
-    with while_set(_whole, is_wanted=True):
+    with while_set(_losses, wants_whole=True):
         return original(metric, *args, **kwargs)
 
 

@@ -34,7 +34,12 @@ from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import owner_of
 
-_pickling = threading.local()  # .is_on: whether each worker writes a file of its own
+
+class _Pickling(threading.local):
+    is_on = False  # whether each worker writes a file of its own
+
+
+_pickling = _Pickling()
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
 _instead_of: dict[str, str] = {}  # private directories of tf_keras's followers, and those that were asked for
 
@@ -156,7 +161,7 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
     if extended is None or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, *args, **kwargs)
     require_newest_weights(model)
-    if getattr(_pickling, "is_on", False):
+    if _pickling.is_on:
         with extended.alone() if tables.of_training(model) is None else contextlib.nullcontext():
             return original(model, filepath, *args, **kwargs)
     if not saving.is_chief(extended):

@@ -80,7 +80,7 @@ class Memory(tf.train.experimental.PythonState):
         self._restored_for: set[Hashable] | None = None  # of whose variables' gradients; None for any
         self.is_restored = False  # whether a residual has been
         self.takes_up = True  # whether all sums are this one's, which take residuals along
-        self.looks_for_none = False  # whether one worker's functions were traced that will not take one up
+        self.looks_for_none = False  # whether steps of a lone worker were traced that ignore what is restored
         self._epoch = 0  # of the last `fit`
         self._epochs: dict[Hashable, int] = {}  # by variable, of its model's
         self._fitted: set[Hashable] = set()  # variables of models that `fit` has been called of
@@ -160,13 +160,13 @@ class Memory(tf.train.experimental.PythonState):
         keys = _keys(variables)
         plans = [plan for plan in self._lists if plan.buckets and plan.keys <= keys]
         # Frozen without another `compile`, they are trained on; and a step may train what no model holds.
-        plans = plans or [plan for plan in self._lists if _reduces_some(plan, keys)]
+        plans = plans or [plan for plan in self._lists if plan.has_any(keys)]
         parts = [plan for plan in plans if any(plan.keys < other.keys for other in plans)]
         return self._buckets_of(plan for plan in plans if plan not in parts)
 
     def _is_meant(self, plan: BucketPlan) -> bool:
         """Whether what was restored may be the list's, and not another model's."""
-        return self._restored_for is None or _reduces_some(plan, self._restored_for)
+        return self._restored_for is None or plan.has_any(self._restored_for)
 
     def _buckets_of(self, plans):
         return [
@@ -323,7 +323,7 @@ class Memory(tf.train.experimental.PythonState):
         Where there is nothing to save there is no file.
         """
         keys = _keys(variables)
-        plans = [plan for plan in self._lists if _reduces_some(plan, keys)]
+        plans = [plan for plan in self._lists if plan.has_any(keys)]
         is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
         unclaimed = [] if is_for_others else self._restored
         held = [self._lists[plan] for plan in plans]
@@ -341,10 +341,6 @@ class Memory(tf.train.experimental.PythonState):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
                 self._restore(file.read(), for_variables=_keys(variables) or None)
-
-
-def _reduces_some(plan: BucketPlan, keys: set[Hashable]) -> bool:
-    return not keys.isdisjoint(plan.keys)
 
 
 def _keys(variables: Iterable) -> set[Hashable]:

@@ -87,7 +87,7 @@ def times(spans: Sequence[Span]) -> Times | None:
     """Of one worker's bars; None where none say when it computed."""
     steps = union((s.begin, s.end) for s in spans if s.line == STEPS)
     computing = union((s.begin, s.end) for s in spans if s.line == COMPUTE)
-    communicating = union((s.begin, s.end) for s in spans if s.line not in (STEPS, COMPUTE))
+    communicating = union((s.begin, s.end) for s in spans if s.is_collective)
     if not computing:
         return None
     within = [_clipped(computing, steps), _clipped(communicating, steps)]

@@ -25,6 +25,8 @@ from tf_sparse_strategy.overlap.divided import Divided, is_size
 from tf_sparse_strategy.overlap.wait_free import WaitFree
 from tf_sparse_strategy.topology import Topology
 
+_SILENCE_LIMIT, _STALL_LIMIT = 45.0, 1800.0  # seconds
+
 
 class SparseStrategy(tf.distribute.MirroredStrategy):
     """Synchronous data-parallel training over processes, one replica per process.
@@ -81,8 +83,8 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         self,
         communication: str | Communication = "dense",
         bucket_bytes: int | None = None,
-        silence_limit: float = 45.0,
-        stall_limit: float = 1800.0,
+        silence_limit: float = _SILENCE_LIMIT,
+        stall_limit: float = _STALL_LIMIT,
         overlap: Divided | WaitFree | None = None,
         delay_rows: bool = False,
     ):
@@ -91,33 +93,16 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         tracing.install()
         tf.config.list_physical_devices("GPU")  # a sick driver hangs here, before others can wait for us
         # The watchdog, which knows the cause, is to be the first whose patience ends.
-        patience = silence_limit if _is_positive(silence_limit) else 45.0
-        longest = stall_limit if _is_positive(stall_limit) else 1800.0
+        patience = silence_limit if _is_positive(silence_limit) else _SILENCE_LIMIT
+        longest = stall_limit if _is_positive(stall_limit) else _STALL_LIMIT
         collectives.start(message_limit=patience + 15, stall_limit=longest + 60)
         device = devices.pin()
         workers = collectives.Collectives(collectives.find_topology())
         with agreement.together(workers):
             scheme = communication_lib.get(communication)
-            if bucket_bytes is not None and not is_size(bucket_bytes):
-                raise ValueError(f"bucket_bytes={bucket_bytes!r} must be a whole number greater than 0.")
-            if not _is_positive(silence_limit):
-                raise ValueError(f"silence_limit={silence_limit!r} must be a number greater than 0.")
-            if not (_is_positive(stall_limit) and stall_limit >= silence_limit):
-                raise ValueError(
-                    f"stall_limit={stall_limit!r} must be a number of seconds, at least "
-                    f"silence_limit={silence_limit}."
-                )
+            _check_arguments(bucket_bytes, silence_limit, stall_limit, overlap, delay_rows)
             if isinstance(overlap, WaitFree):
-                if bucket_bytes is not None:
-                    raise ValueError(f"bucket_bytes={bucket_bytes}, overlap={overlap!r}: give one of them.")
                 bucket_bytes, overlap = overlap.fusion, None
-            if not isinstance(overlap, Divided | None):
-                raise TypeError(
-                    f"overlap={overlap!r} must be None, tss.overlap.WaitFree(), tss.overlap.DeAR() or "
-                    "tss.overlap.ShardedUpdate()."
-                )
-            if not isinstance(delay_rows, bool):
-                raise TypeError(f"delay_rows={delay_rows!r} must be True or False.")
             if overlap is not None:
                 overlap.check_communication(scheme)
             scheme.validate(workers.topology)
@@ -225,6 +210,27 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         )
 
     __deepcopy__ = __copy__
+
+
+def _check_arguments(bucket_bytes, silence_limit, stall_limit, overlap, delay_rows):
+    if bucket_bytes is not None and not is_size(bucket_bytes):
+        raise ValueError(f"bucket_bytes={bucket_bytes!r} must be a whole number greater than 0.")
+    if not _is_positive(silence_limit):
+        raise ValueError(f"silence_limit={silence_limit!r} must be a number greater than 0.")
+    if not (_is_positive(stall_limit) and stall_limit >= silence_limit):
+        raise ValueError(
+            f"stall_limit={stall_limit!r} must be a number of seconds, at least silence_limit="
+            f"{silence_limit}."
+        )
+    if isinstance(overlap, WaitFree) and bucket_bytes is not None:
+        raise ValueError(f"bucket_bytes={bucket_bytes}, overlap={overlap!r}: give one of them.")
+    if not isinstance(overlap, Divided | WaitFree | None):
+        raise TypeError(
+            f"overlap={overlap!r} must be None, tss.overlap.WaitFree(), tss.overlap.DeAR() or "
+            "tss.overlap.ShardedUpdate()."
+        )
+    if not isinstance(delay_rows, bool):
+        raise TypeError(f"delay_rows={delay_rows!r} must be True or False.")
 
 
 def _is_positive(number) -> bool:

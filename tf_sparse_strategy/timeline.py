@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from tf_sparse_strategy.trace import COMPUTE, STEPS, Span
+from tf_sparse_strategy.trace import COMPUTE, STEPS, Span, in_order
 
 _FIRST = {STEPS: "steps", COMPUTE: "computation"}
 _COLORS = {"steps": "0.75", "computation": "tab:green"}
@@ -23,7 +23,7 @@ def lanes(spans: Sequence[Span]) -> dict[str, list[tuple[int, int]]]:
       {'steps': [(0, 10)], 'rows.all_to_all': [(5, 9)]}
     """
     found: dict[str, list[tuple[int, int]]] = {}
-    for span in sorted(spans, key=lambda s: (s.line != STEPS, s.line != COMPUTE, s.begin)):
+    for span in in_order(spans):
         name = _FIRST.get(span.line) or re.sub(r"(_\d+)+(?=\.)| .*", "", span.name)
         found.setdefault(name, []).append((span.begin, span.end))
     return found

@@ -39,6 +39,15 @@ class Span:
     end: int
     details: Mapping[str, object]
 
+    @property
+    def is_collective(self) -> bool:
+        return self.line not in (STEPS, COMPUTE)
+
+
+def in_order(spans: Sequence[Span]) -> list[Span]:
+    """Steps, then computation, then collectives, each as they begin."""
+    return sorted(spans, key=lambda s: (s.line != STEPS, s.line != COMPUTE, s.begin))
+
 
 def site_spans(before, after, clock_start: float, step: int) -> list[Span]:
     """The bars of what happened at each place between two readings of `CallSites.sites()`.
@@ -77,7 +86,7 @@ def chrome_trace(ranks: Mapping[int, Sequence[Span]], nodes: Sequence[int], run:
         events.append(_label("process_name", rank, 0, name=f"rank {rank} (node {nodes[rank]})"))
         events.append(_label("process_sort_index", rank, 0, sort_index=rank))
         lines = {STEPS: 0}
-        for span in sorted(spans, key=lambda s: (s.line != STEPS, s.line != COMPUTE, s.begin)):
+        for span in in_order(spans):
             lines.setdefault(span.line, len(lines))
         for line, thread in lines.items():
             name = ".".join(line.split(".")[:2])

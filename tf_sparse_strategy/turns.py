@@ -1,4 +1,7 @@
-"""Which lists of gradients took turns: of common variables, as where layers are frozen and thawed. Pure."""
+"""Which lists of gradients took turns: of common variables, as where layers are frozen and thawed.
+
+A list is what one optimizer hands over in one call, as its `BucketPlan`.
+"""
 
 from tf_sparse_strategy.bucketing import BucketPlan
 
@@ -24,7 +27,7 @@ class Turns:
 
     def beside(self, plan: BucketPlan) -> list[BucketPlan]:
         """Other lists of some of its variables."""
-        return [other for other in self._last if other != plan and not plan.keys.isdisjoint(other.keys)]
+        return [other for other in self._last if other != plan and plan.has_any(other.keys)]
 
     def since(self, plan: BucketPlan) -> list[BucketPlan]:
         """Those of them that were reduced since it was, in steps before this one; at its first time all."""

@@ -51,7 +51,7 @@ def tensor_of(x: np.ndarray) -> tf.Tensor:
 
 
 def memory_of(tensor: tf.Tensor) -> np.ndarray:
-    """Where the tensor lies: from the beginning of a cache line, and in small pages, unlike numpy's arrays."""
+    """Where the tensor lies: from the beginning of a cache line, in small pages, unlike numpy's arrays."""
     return np.asarray(memoryview(tensor))
 
 

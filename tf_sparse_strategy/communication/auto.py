@@ -156,7 +156,7 @@ class Auto(Switching):
         if topology.rank == 0 and bucket not in self.measured.told:  # also made to clear those there are
             self.measured.told.add(bucket)
             logging.warning("%s elements of gradients go by %s", bucket.num_elements, reason)
-        return {CHOICE: plain_variable(tf.constant(number, tf.int64))}
+        return {CHOICE: plain_variable(number, dtype=tf.int64)}
 
     def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
         """Not where an exact scheme is taken for all: one collective more would be for nothing."""

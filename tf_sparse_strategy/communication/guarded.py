@@ -84,7 +84,6 @@ class Guarded(Switching):
             raise ValueError(f"Guarded(action={self.action!r}) is not one of {ACTIONS}.")
 
     def schemes(self, topology: Topology) -> tuple[Communication, ...]:
-        del topology
         if self.action != "density":
             return (self.scheme,)
         densities = dict.fromkeys(
@@ -102,11 +101,10 @@ class Guarded(Switching):
         return self.scheme.error_feedback
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
-        del bucket, topology
         return {
-            STEP: plain_variable(tf.zeros([], tf.int64)),
-            LEVEL: plain_variable(tf.zeros([], tf.int64)),
-            BEYOND: plain_variable(tf.zeros([], tf.int64)),
+            STEP: plain_variable(0, dtype=tf.int64),
+            LEVEL: plain_variable(0, dtype=tf.int64),
+            BEYOND: plain_variable(0, dtype=tf.int64),
             EPS: plain_variable(0.0),
         }
 

@@ -81,10 +81,10 @@ class OkTopK(SparseCommunication):
             return {}
         return {
             **super().state(bucket, topology),
-            AGE: plain_variable(tf.zeros([], tf.int64)),
+            AGE: plain_variable(0, dtype=tf.int64),
             "local_threshold": plain_variable(0.0),
             "global_threshold": plain_variable(0.0),
-            "overdue": plain_variable(tf.zeros([], tf.int64)),  # 1: some worker's global one is 0
+            "overdue": plain_variable(0, dtype=tf.int64),  # 1: some worker's global one is 0
             PASSED: plain_variable(0.0),
             "boundaries": plain_variable(tf.zeros([share.holders - 1], tf.int32)),
         }

@@ -85,7 +85,6 @@ class Piecewise(Switching):
             raise ValueError(f"Piecewise(unit={self.unit!r}) is not one of {_UNITS}.")
 
     def schemes(self, topology: Topology) -> tuple[Communication, ...]:
-        del topology
         return tuple(scheme for _, scheme in self.phases)
 
     @property
@@ -106,7 +105,7 @@ class Piecewise(Switching):
             scheme.check_optimizer(optimizer)
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
-        return {self.unit: plain_variable(tf.zeros([], tf.int64))}
+        return {self.unit: plain_variable(0, dtype=tf.int64)}
 
     def _now(self, state: State) -> tf.Tensor:
         starts = tf.constant([start for start, _ in self.phases], tf.int64)

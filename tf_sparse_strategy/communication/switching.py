@@ -91,8 +91,8 @@ class Switching(Communication):
         length = self.share(topology).length(bucket.num_elements)
         if RESIDUAL in variables and variables[RESIDUAL].shape[0] != length:
             variables[RESIDUAL] = plain_variable(tf.zeros([length]))
-        own = {PHASE: plain_variable(tf.constant(_FIRST, tf.int64))}
-        own[CHANGES] = plain_variable(tf.zeros([], tf.int64))
+        own = {PHASE: plain_variable(_FIRST, dtype=tf.int64)}
+        own[CHANGES] = plain_variable(0, dtype=tf.int64)
         return {**variables, **self._counters(bucket, topology), **own}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_sparse_strategy.embedding.partition import ColumnPartition
-
 _SLICE = 16 << 20  # bytes: whoever reads a part of one, reads it whole
 _FILES = 4  # in which a worker's number of elements is written, one after the other, unless they are few
 _SLICED = (tf.float32, tf.float64, tf.bfloat16)  # TensorFlow puts no float16 together
@@ -24,7 +22,7 @@ class _Part:
 
     def __init__(self, shape: tuple[int, ...], held: Any, value: Callable[[], np.ndarray], file: int = 0):
         self.shape, self.dtype, self.device = tf.TensorShape(shape), held.dtype, held.values[0].device
-        self.file = file  # bytes of which, with others
+        self.file = file  # size limit, bytes, of the file that this part shares with others
         self._value = value
 
     def __array__(self, dtype=None, copy=None):
@@ -88,8 +86,7 @@ def value_read(restored: dict) -> tf.Tensor:
 
 def goes_by_slices(held: Any) -> bool:
     """Whether parts of `held` are read and written, and not the whole."""
-    partition = held.partition
-    return isinstance(partition, ColumnPartition) and partition.workers > 1 and held.dtype in _SLICED
+    return held.partition.goes_by_rows and held.dtype in _SLICED
 
 
 def _slice(partition, rows, columns) -> str:

@@ -11,7 +11,12 @@ from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.gradient_kinds import coalesced, of_present, sum_of_squares
 from tf_sparse_strategy.hooking import while_set
 
-_applying = threading.local()  # .clipped: whether what this thread applies is clipped already
+
+class _Applying(threading.local):
+    clipped = False  # whether what this thread applies is clipped already
+
+
+_applying = _Applying()
 
 
 def clip(
@@ -108,7 +113,7 @@ def clip_and_apply(original, optimizer, grads_and_vars, *args, **kwargs):
 
 def clip_once(original, optimizer, gradients):
     """A hook on tf_keras: nothing, after `clip_and_apply` did it."""
-    return gradients if getattr(_applying, "clipped", False) else original(optimizer, gradients)
+    return gradients if _applying.clipped else original(optimizer, gradients)
 
 
 def global_factor(norm: tf.Tensor, limit: float) -> tf.Tensor:

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices, wholes
-from tf_sparse_strategy.embedding.partition import ColumnPartition
 
 _HDF5_DTYPES = (tf.float16, tf.float32, tf.float64)
 _keras3s: tuple[Any, Any] = (None, None)  # see `install_keras3`
@@ -34,8 +33,9 @@ def write(store: Any, key: str, variable: Any) -> None:
       key: of the variable in it.
       variable: a slice, or one that all workers hold.
     """
-    held, group = slices.of(variable), _group(store)
-    if group is None or held is None or not _goes_by_rows(held):
+    held = slices.of(variable)
+    group = _group(store, held)
+    if group is None:
         store[key] = slices.whole(variable)
         return
     dataset = group.create_dataset(key, held.partition.shape, held.dtype.as_numpy_dtype)
@@ -58,8 +58,8 @@ def read(store: Any, key: str, variable: Any) -> Any:
       ValueError: the value has another shape than the whole.
     """
     held = slices.of(variable)
-    group = _group(store)
-    if group is None or held is None or not _goes_by_rows(held):
+    group = _group(store, held)
+    if group is None:
         return slices.own(variable, store[key])
     dataset = group[key] if group is store else _keras3s[1](group, key)
     if "dtype" in dataset.attrs:  # bfloat16, which Keras takes apart
@@ -72,13 +72,9 @@ def read(store: Any, key: str, variable: Any) -> Any:
     return kept
 
 
-def _group(store) -> Any:
-    """The HDF5 group in which a store of either Keras keeps its values; None where that is another kind."""
+def _group(store, held) -> Any:
+    """The HDF5 group in which a store of either Keras keeps rows of `held`; None where they go as a whole."""
+    if held is None or not held.partition.goes_by_rows or held.dtype not in _HDF5_DTYPES:
+        return None
     group = store._h5_entry_group if type(store) is _keras3s[0] else store  # tf_keras's is the group
     return group if hasattr(group, "create_dataset") else None
-
-
-def _goes_by_rows(held) -> bool:
-    """Whether the slice is columns of a divided table, in a type that HDF5 knows."""
-    partition = held.partition
-    return isinstance(partition, ColumnPartition) and partition.workers > 1 and held.dtype in _HDF5_DTYPES

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.embedding.exchange import Exchange
 from tf_sparse_strategy.embedding.requests import Request, checked, distinct
+from tf_sparse_strategy.input import if_counted
 
 
 def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
@@ -27,11 +28,6 @@ def lookup(requests: Sequence[Request]) -> list[tf.Tensor]:
     return [
         _rows_or_zeros(request, rows, counts) for request, rows in zip(requests, exchanged, strict=True)
     ]
-
-
-def if_counted(rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """`rows`, or none of them where none counts: an optimizer may move a row whose gradient is zero."""
-    return rows[: tf.where(counts, tf.shape(rows)[0], 0)]
 
 
 def _rows_or_zeros(request: Request, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:

@@ -53,6 +53,11 @@ class ColumnPartition:
         first = sum(self.widths[:rank])
         return first, first + self.widths[rank]
 
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether the whole is read and written in runs of rows: where columns are really divided."""
+        return self.workers > 1
+
     def of(self, table, rank: int):
         """Worker `rank`'s columns of `table`, an array or a tensor [n, D]."""
         first, end = self.bounds(rank)
@@ -92,6 +97,8 @@ class ChunkPartition:
 
     shape: tuple[int, ...]
     workers: int
+
+    goes_by_rows = False
 
     @property
     def grid(self) -> ColumnPartition:

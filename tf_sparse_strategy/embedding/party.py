@@ -41,7 +41,7 @@ class Alone:
         self.names = [str(rank) for rank in range(topology.num_workers)] * 2
 
     def together(self, wanted: list[Wanted], following: Tensors) -> tuple[list[Wanted], Tensors]:
-        """What the party wants of all tables, and will want of some, by what this worker does. Collective."""
+        """From what this worker wants of all tables, and next of some, to what its party does. Collective."""
         return wanted, following
 
     def asking(self, t: int, place: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
@@ -49,7 +49,6 @@ class Alone:
 
         `place` is that of `together`, perhaps in another order of the ids.
         """
-        del t, place
         return tf.fill([number], self._rank)
 
     def spread(self, rows: Tensors, places: Tensors) -> list[tf.Tensor]:
@@ -60,7 +59,6 @@ class Alone:
         self, tables: Sequence[int], gradients: Tensors, places: Tensors, numbers: Tensors
     ) -> Tensors:
         """The reverse, of `tables` alone: gradients, in the tables' dtypes, added up by id. Collective."""
-        del tables
         return _added_up(gradients, places, numbers)
 
 

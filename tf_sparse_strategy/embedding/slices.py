@@ -140,8 +140,8 @@ def variable_class(mirrored: type) -> type:
     return Slice
 
 
-class _UnderWay(threading.local):
-    """What a thread does."""
+class _Making(threading.local):
+    """Of the thread: the slices that it makes."""
 
     partition = None  # of the slices that it makes
     blocks = None  # that the next one is filled with
@@ -164,7 +164,7 @@ class Slices:
         self.delayed = None  # the strategy's scheduling.updates.DelayedUpdates, if it delays rows
         self._made = []  # weak references; the workers make them in the same order
         self.wholes = wholes.Wholes(collectives, self._made)
-        self._local = _UnderWay()
+        self._local = _Making()
 
     @property
     def rank(self) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,7 +23,13 @@ _ALLOWED = {
     "wire_dtype": (None, "float16", "bfloat16", "float32"),
     "ids_out_of_range": ("error", "clip"),
 }
-_ahead = threading.local()  # .outputs: {(id of a layer, id of its ids): what it will return}
+
+
+class _Ahead(threading.local):
+    outputs = types.MappingProxyType({})  # (id of a layer, id of its ids): what it will return
+
+
+_ahead = _Ahead()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +175,7 @@ class ShardedTable:
 
     @tf.autograph.experimental.do_not_convert  # tf_keras converts `call`, whose arguments it looks at
     def _output(self, inputs, weights):
-        found = getattr(_ahead, "outputs", {}).get((id(self), id(inputs)))
+        found = _ahead.outputs.get((id(self), id(inputs)))
         if found is not None and weights is None:
             return found
         request, restore = self._request(inputs, weights)
@@ -195,10 +202,9 @@ class ShardedTable:
         )
         return request, restore
 
-    def _kind(self):
-        """What layers that share an exchange have in common."""
-        # Whether it is trained, or zeros for the others would travel with its gradients.
-        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype, self.is_trained
+    def _dtypes(self):
+        """What layers that are looked up together have in common."""
+        return self.compute_dtype, self.variable_dtype, self._options.wire_dtype
 
     @property
     def is_trained(self):
@@ -268,7 +274,7 @@ def lookup_together(layers, inputs):
     inputs = [i if tf.is_tensor(i) else tf.convert_to_tensor(i) for i in inputs]
     asked = [layer._request(i) for layer, i in zip(layers, inputs, strict=True)]
     requests, restores = [r for r, _ in asked], [restore for _, restore in asked]
-    if len({layer._kind()[:-1] for layer in layers}) > 1:  # frozen ones may be among them
+    if len({layer._dtypes() for layer in layers}) > 1:
         raise ValueError("the layers' dtypes or wire_dtypes differ; call lookup_together for each kind.")
     outputs = [r(rows) for r, rows in zip(restores, _rows(layers, requests), strict=True)]
     for layer, ids, output in zip(layers, inputs, outputs, strict=True):
@@ -279,11 +285,14 @@ def lookup_together(layers, inputs):
 
 @contextlib.contextmanager
 def looked_up_ahead(lookups: Sequence[tuple[ShardedTable, Any]]) -> Iterator[None]:
-    """While this lasts, `lookups`, (layer, ids), are known, by one exchange for all layers of one kind."""
-    outer, kinds = getattr(_ahead, "outputs", {}), {}
+    """While this lasts, `lookups`, (layer, ids), are known, by one exchange for all layers of one kind.
+
+    Frozen tables make exchanges of their own: zeros for them would travel with the gradients of the others.
+    """
+    kinds = {}
     for layer, ids in lookups:
-        kinds.setdefault(layer._kind(), []).append((layer, ids))
-    outputs = dict(outer)
+        kinds.setdefault((layer._dtypes(), layer.is_trained), []).append((layer, ids))
+    outputs = dict(_ahead.outputs)
     for layers, inputs in (zip(*together, strict=True) for together in kinds.values() if len(together) > 1):
         keys = [(id(layer), id(ids)) for layer, ids in zip(layers, inputs, strict=True)]
         outputs.update(zip(keys, lookup_together(layers, inputs), strict=True))

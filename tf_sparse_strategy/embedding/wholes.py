@@ -22,7 +22,7 @@ _END = -1
 
 
 class _Saves(threading.local):
-    """What a thread does."""
+    """Of the thread: the save that it is in."""
 
     asking = False  # whether it saves, and the other workers answer
     writes = False  # whether TensorFlow writes a checkpoint, for which it will ask the others

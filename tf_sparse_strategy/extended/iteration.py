@@ -3,8 +3,6 @@
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, input_lib
 
-from tf_sparse_strategy import agreement
-
 # A plain iterator over the dataset. The other kind, MultiDeviceIterator, crashes when it is dropped
 # while its thread still prefetches (TensorFlow 2.20).
 HOST_ITERATOR = tf.distribute.InputOptions(
@@ -117,8 +115,8 @@ class DistributedIterator(input_lib.DistributedIterator):
         if self._ends is None:
             return optional, optional.has_value(), None
         if self._ends == "all":
-            return optional, agreement.all_have_data(optional, collectives), None
-        total = agreement.total_rows(optional, collectives)
+            return optional, _all_have_data(optional, collectives), None
+        total = _total_rows(optional, collectives)
         return optional, total > 0, total
 
     def _value(self, optional, total):
@@ -188,3 +186,39 @@ class DistributedDataset(input_lib.DistributedDatasetsFromFunction):
         )
         iterator._element_spec = self._element_spec
         return iterator
+
+
+def _all_have_data(optional: tf.experimental.Optional, collectives) -> tf.Tensor:
+    """Whether every worker's `optional` has a value; says so when only some have. Collective."""
+    workers = collectives.topology.num_workers
+    with tf.device("CPU:0"):  # a GPU would first have to end the step before
+        ready = collectives.all_reduce(tf.cast(optional.has_value(), tf.int32), purpose="input")
+
+    def warn():
+        tf.print(
+            "WARNING: the epoch ends because only", ready, "of", workers, "workers have data left;",
+            "theirs is not used. Use AutoShardPolicy.DATA, or model.fit, which counts every row.",
+        )
+        return tf.constant(False)
+
+    some = tf.logical_and(ready > 0, ready < workers)
+    return tf.cond(some, warn, lambda: ready == workers)
+
+
+def _total_rows(optional: tf.experimental.Optional, collectives) -> tf.Tensor:
+    """Rows of all workers' tagged batches (`input.Batch`); 0 when the epoch is over. Collective.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a worker has not even a row of no account to go on with.
+    """
+    has_value = optional.has_value()
+    rows = tf.cond(has_value, lambda: optional.get_value().rows, lambda: tf.zeros([], tf.int64))
+    missing = tf.cast(tf.logical_not(has_value), tf.int64)
+    with tf.device("CPU:0"):  # as above
+        total, empty = tf.unstack(collectives.all_reduce(tf.stack([rows, missing]), purpose="input"))
+    check = tf.debugging.Assert(
+        tf.logical_or(total == 0, empty == 0),
+        ["a worker's files hold no rows at all; use AutoShardPolicy.DATA or fewer workers"],
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(total)

@@ -6,9 +6,9 @@ from tensorflow.python.distribute import distribute_utils, reduce_util, values
 from tensorflow.python.ops import control_flow_util
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, is_per_replica, opened
 from tf_sparse_strategy.gradient_kinds import coalesced, values_of
+from tf_sparse_strategy.input import if_counted
 
 ReduceOp = reduce_util.ReduceOp
 _GradientList = list[tuple[tf.Tensor | tf.IndexedSlices, tf.Variable]]

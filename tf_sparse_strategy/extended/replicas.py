@@ -13,7 +13,6 @@ from tf_sparse_strategy.call_site import plain_variable, refuse_gradient_of_bran
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.embedding.lookup import if_counted
 from tf_sparse_strategy.extended.batches import component, opened
 from tf_sparse_strategy.extended.datasets import Datasets
 from tf_sparse_strategy.extended.reductions import Reductions, reduce_op_of
@@ -60,11 +59,11 @@ class ReplicaContext(distribute_lib.ReplicaContext):
 
 def _of_account(x, counts):
     """A batch's rows if they count; all of what is no batch, whose length is known when it is traced."""
-    return x if x.shape[:1].is_fully_defined() else if_counted(x, counts)
+    return x if x.shape[:1].is_fully_defined() else input_pipeline.if_counted(x, counts)
 
 
-class _UnderWay(threading.local):
-    """What a thread does."""
+class _Step(threading.local):
+    """Of the thread: the step that it is in."""
 
     running = False  # whether a step is under way
     tagged = False  # and works on a batch that tells how many of its rows count
@@ -103,7 +102,7 @@ class StrategyExtended(Variables, Reductions, Datasets, mirrored_strategy.Mirror
         alone = collectives.topology.num_workers == 1
         self.chunked = None if overlap is None or alone else ChunkedUpdates(overlap, collectives)
         self.gradients.memory.takes_up = self.chunked is None  # else sums of gradients go another way
-        self._local = _UnderWay()
+        self._local = _Step()
         self.delayed = DelayedUpdates(self._local) if delay_rows and not alone else None
         self.slices.delayed = self.delayed
         self._variable_classes = VARIABLE_CLASSES if self.chunked is None else CHUNKED_CLASSES

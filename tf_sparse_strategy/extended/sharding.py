@@ -17,6 +17,7 @@ class Sharding:
 
     def __init__(self, collectives: Collectives):
         self.collectives = collectives
+        self._rank, self._workers = collectives.topology.rank, collectives.topology.num_workers
         self._told: set[str] = set()
 
     def share(
@@ -37,8 +38,7 @@ class Sharding:
             AutoShardPolicy.FILE.
         """
         input_pipeline.check_batched(dataset)
-        workers = self.collectives.topology.num_workers
-        if workers == 1:
+        if self._workers == 1:
             return dataset, None
         policy = self._policy(dataset, consumer)
         in_each_step = consumer is not None and consumer.endswith("_on_batch")
@@ -47,11 +47,10 @@ class Sharding:
         if policy == Policy.DATA:
             dataset = pipelines.in_order(dataset)
             static = pipelines.static_batch_size(dataset)
-            tagged = consumer is not None and (static is None or static % workers > 0)
+            tagged = consumer is not None and (static is None or static % self._workers > 0)
             if consumer is None:
-                self._warn_of_unlike_shares(dataset, workers)
-            rank = self.collectives.topology.rank
-            return input_pipeline.shard_batches(dataset, workers, rank, tagged), None
+                self._warn_of_unlike_shares(dataset)
+            return input_pipeline.shard_batches(dataset, self._workers, self._rank, tagged), None
         part = self._own_files(dataset, policy)
         if consumer is None:
             return part, "all"
@@ -80,19 +79,19 @@ class Sharding:
         if text := agreement.difference(facts, self.collectives, remedy):
             self._warn(f"Data of a worker's own: {text}")
 
-    def _warn_of_unlike_shares(self, dataset, workers):
+    def _warn_of_unlike_shares(self, dataset):
         """Which only Keras's own loops weigh."""
         size = int(data_distribute.compute_batch_size(dataset))  # -1 where it cannot be told
-        if size > 0 and size % workers > 0:
+        if size > 0 and size % self._workers > 0:
             self._warn(
-                f"A dataset that you distribute has batches of {size} rows, which {workers} workers cannot "
-                "share alike: a mean over each one's rows gives a row more weight where they are fewer. Hand "
-                "`fit` the dataset itself; in a loop divide sums by the rows of all."
+                f"A dataset that you distribute has batches of {size} rows, which {self._workers} workers "
+                "cannot share alike: a mean over each one's rows gives a row more weight where they are "
+                "fewer. Hand `fit` the dataset itself; in a loop divide sums by the rows of all."
             )
 
     def _warn(self, text):
         """Once, by the first worker: all find the same."""
-        if self.collectives.topology.rank == 0 and text not in self._told:
+        if self._rank == 0 and text not in self._told:
             self._told.add(text)
             logging.warning("%s", text)
 
@@ -118,12 +117,12 @@ class Sharding:
                     "With a file for each worker, AutoShardPolicy.FILE gives it a part, if nobody else reads "
                     "this dataset."
                 )
-        if self._all_have_files(dataset if reads else None, asked):
+        if self._all_have_rows(dataset if reads else None, asked == Policy.FILE):
             return Policy.FILE
         if asked == Policy.FILE:
             raise ValueError(
                 "auto_shard_policy=FILE needs at least one input file with rows per worker; there are "
-                f"{self.collectives.topology.num_workers} workers and some got none, or TensorFlow cannot "
+                f"{self._workers} workers and some got none, or TensorFlow cannot "
                 "share them out. Write more files, or use AutoShardPolicy.DATA."
             )
         if reads:
@@ -139,30 +138,29 @@ class Sharding:
             # Else TensorFlow gives each worker some batches where it cannot share out all of the files.
             options.experimental_distribute.auto_shard_policy = Policy.FILE
             dataset = dataset.with_options(options)
-        workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
-        return input_ops.auto_shard_dataset(dataset, workers, rank, workers)
+        return input_ops.auto_shard_dataset(dataset, self._workers, self._rank, self._workers)
 
-    def _all_have_files(self, dataset, asked) -> bool:
+    def _all_have_rows(self, dataset, a_batch_is_enough: bool) -> bool:
         """Whether all workers' files hold a row, of each reader, and make a batch. Collective.
 
-        What is read shuffles on to its next order, and where a `repeat` finds nothing as often as it repeats:
-        so readers first, which do not shuffle what they read, and the whole, without `repeat`, only where all
-        workers do.
+        Reading moves a shuffle on to its next order, and an endless `repeat` of nothing never returns. So
+        readers come first, which do not shuffle what they read; the whole, without `repeat`, only where
+        all workers' hold rows.
 
         Args:
-          dataset: None where this worker's reads no files.
-          asked: of the policies. By FILE a batch is enough.
+          dataset: None where this worker's reads no files: then not all do.
+          a_batch_is_enough: whether readers are not asked.
         """
-        steps = [[]]
-        if dataset is not None:
-            steps = [list(pipelines.readers(dataset))] if asked != Policy.FILE else []
-            steps.append([pipelines.before_repeating(dataset)])
-        for parts in steps:
+
+        def all_hold(parts) -> bool:
             here = [self._holds_a_row(part, dataset) for part in parts]  # of all: none goes on alone
             found = tf.constant(bool(here) and all(here))
-            if not bool(self.collectives.all_reduce(found, op="min", purpose="has_a_file")):
-                return False
-        return True
+            return bool(self.collectives.all_reduce(found, op="min", purpose="has_a_file"))
+
+        if dataset is None:
+            return all_hold([])
+        readers_hold = a_batch_is_enough or all_hold(pipelines.readers(dataset))
+        return readers_hold and all_hold([pipelines.before_repeating(dataset)])
 
     def _holds_a_row(self, part, dataset) -> bool:
         """Whether this worker's share of a part of a dataset does, which can be shared out.
@@ -178,7 +176,7 @@ class Sharding:
 
     def _own_files(self, dataset, policy):
         """This worker's files (or, under OFF, all it was given) in batches of its share."""
-        workers, rank = self.collectives.topology.num_workers, self.collectives.topology.rank
+        workers = self._workers
         part = dataset if policy == Policy.OFF else self._shard(dataset)
         size = int(data_distribute.compute_batch_size(dataset))
         if size == -1:  # it cannot be told
@@ -188,7 +186,7 @@ class Sharding:
         if size % workers == 0:
             return part.rebatch(size // workers)
         # Pieces that together are a batch: rows of two batches, padded to other lengths, are not joined.
-        turns = ((rank + turn) % workers for turn in range(workers))
+        turns = ((self._rank + turn) % workers for turn in range(workers))
         return part.rebatch([size // workers + (turn < size % workers) for turn in turns])
 
     def _first_batch_size(self, part) -> int:

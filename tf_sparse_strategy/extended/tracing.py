@@ -15,7 +15,11 @@ def install() -> None:
 
 
 def _by_step(original, *args, **kwargs):
-    """In a step losses are shares, but not metrics' own; rows may be masked; frozen tables send nothing."""
+    """Adds to TensorFlow's key of a trace what our hooks have a say in.
+
+    That a step runs, that its batch tells which rows count, whether a Loss returns a whole mean, which tables
+    are trained.
+    """
     found, extended = original(*args, **kwargs), ours(tf.distribute.get_strategy())
     if extended is None or tf.distribute.in_cross_replica_context():
         return found

@@ -27,7 +27,10 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
     """A per-worker value, e.g. a metric's total, in which rows of no account do not count."""
 
     def divisible(self, value):
-        """`value`, of which TensorFlow gives each worker one part in P; of integers, P times its own part."""
+        """What TensorFlow, which divides it by P, makes this worker's part of `value`.
+
+        Of integers P times an exact part, so that the parts add up.
+        """
         if self.aggregation != tf.VariableAggregation.SUM or not self.dtype.is_integer:
             return value
         topology = self._distribute_strategy.extended.collectives.topology

@@ -1,4 +1,4 @@
-"""What has been tried of the sizes of buckets, what that has cost, and what is worth a trial next. Pure."""
+"""What has been tried of the sizes of buckets, what that has cost, and what is worth a trial next."""
 
 import math
 from collections.abc import Mapping

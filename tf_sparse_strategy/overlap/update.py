@@ -145,7 +145,6 @@ class ChunkedUpdate:
 
     def part_beside(self, variable: Any) -> tuple[Any, Any] | None:
         """(chunk, its partition) that a slot beside `variable` is made from; None: it is made whole."""
-        del variable
 
     def _finish(self, summed):
         with tf.control_dependencies(summed):  # a step that fails before has no chunks that are ahead

@@ -96,10 +96,10 @@ class ChunkedUpdates:
 
     def refuse_others(self, optimizer: Any, variables: list) -> None:
         """Raises ValueError where an optimizer is to update what is divided for another one."""
-        for update in self.owners(variables):
+        if owners := self.owners(variables):
             raise ValueError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} is applied to variables on which "
-                f"another optimizer, {type(update.optimizer).__name__}, was built later. Use one "
+                f"another optimizer, {type(owners[0].optimizer).__name__}, was built later. Use one "
                 "optimizer for each variable, or leave out overlap."
             )
         if not self.is_inner(optimizer) and any(map(_is_chunk, optimizer.variables)):
@@ -274,7 +274,8 @@ class ChunkedUpdates:
           pairs: this worker's gradients.
           learning_rate: a scalar.
           check: of pairs that are divided; masks the gradients of rows of no account.
-          reduce: the same with pairs that are not, and sums their gradients over the workers.
+          reduce: takes pairs that are not divided; does what `check` does, and returns them with sums
+            over the workers.
 
         Returns:
           (the other pairs, whether they are summed and clipped already: a norm of all gradients needs them).

@@ -37,8 +37,8 @@ class Announced:
         self.lookups, self.split, self.read_early = 0, None, None
 
 
-class _UnderWay(threading.local):
-    """What a thread does."""
+class _Step(threading.local):
+    """Of the thread: the step that it is in."""
 
     model = None  # that it trains by Keras's own step
     announced = types.MappingProxyType({})  # in a step, by the table's id: `Announced`
@@ -51,7 +51,7 @@ class DelayedUpdates:
     """Takes rows that the next batch does not read out of gradients, and applies them in the next step.
 
     Args:
-      step: has a true `running` in threads in which a step is under way.
+      step: of the thread; its `running` is true while a step runs in it.
     """
 
     def __init__(self, step: threading.local):
@@ -59,7 +59,7 @@ class DelayedUpdates:
         self._rows: list[weakref.ref] = []  # in the order of first lookups, the same on all workers
         self._plans = weakref.WeakKeyDictionary()  # model: (optimizer, tables, ids)
         self._told: set[tuple[str, str]] = set()  # (tables, reason) of which the log knows
-        self._local = _UnderWay()
+        self._local = _Step()
 
     def of(self, table: Any) -> DelayedRows:
         """The delayed rows of a slice."""
@@ -117,16 +117,14 @@ class DelayedUpdates:
         if reason := eligible.optimizer_reason(model.optimizer):  # it may have been told to clip since
             self.tell(reason)
             return {}
-        for table in tables:
+        graph, announced = tf.compat.v1.get_default_graph(), {}
+        ids = tf.nest.flatten(ids_of.call(following), expand_composites=False)
+        for table, x in zip(tables, map(eligible.flat, ids), strict=True):
             if reason := self.of(table).reason_against(model.optimizer):
                 self.tell(reason, table.name)
-        graph = tf.compat.v1.get_default_graph()
-        ids = [eligible.flat(x) for x in tf.nest.flatten(ids_of.call(following), expand_composites=False)]
-        return {
-            id(table): Announced(x, graph)
-            for table, x in zip(tables, ids, strict=True)
-            if self.of(table).reason_against(model.optimizer) is None
-        }
+            else:
+                announced[id(table)] = Announced(x, graph)
+        return announced
 
     def tell(self, reason: str, tables: str = "all tables") -> None:
         """Logs why rows of `tables` are not delayed; each reason once."""

@@ -25,10 +25,11 @@ import threading
 import time
 
 from tf_sparse_strategy import agreement
-from tf_sparse_strategy.collectives import Collectives, is_horovods
+from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.launcher import host_name
 from tf_sparse_strategy.watchdog import source_line
 from tf_sparse_strategy.watchdog.channel import Channel
+from tf_sparse_strategy.watchdog.horovod_errors import is_horovods
 from tf_sparse_strategy.watchdog.verdict import End, Worker, verdict
 from tf_sparse_strategy.watchdog.waits import Waits
 
