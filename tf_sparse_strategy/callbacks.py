@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import keras_callers, metrics
+from tf_sparse_strategy import keras_callers, metrics, scheme_metrics
 from tf_sparse_strategy.communication import Dense, Guarded, OkTopK, Torus2D
 from tf_sparse_strategy.communication.switching import within
 from tf_sparse_strategy.hooking import extended_of
@@ -254,7 +254,7 @@ class CommunicationMonitor(*_callback_classes()):
         """
         if self._strategy.topology.rank:
             return
-        before, self._in_use = self._in_use, (metrics.schemes_in_use(self.model), changes)
+        before, self._in_use = self._in_use, (scheme_metrics.schemes_in_use(self.model), changes)
         if self._in_use == before:
             return
         (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
@@ -309,19 +309,19 @@ class _Schemes:
         self._freq = freq
         gradients = self._strategy.extended.gradients
         if freq and gradients.probe is None:  # another monitor of this `fit` may have one
-            gradients.probe = metrics.GradientProbe(freq)
+            gradients.probe = scheme_metrics.GradientProbe(freq)
         self._probe = gradients.probe if freq else None
 
-    def gather(self) -> list[metrics.SchemeCounts]:
+    def gather(self) -> list[scheme_metrics.SchemeCounts]:
         """What all workers know now. Collective."""
-        mine = metrics.read_schemes(self._model, self._probe)
-        return metrics.gather_schemes(mine, self._strategy.extended.collectives)
+        mine = scheme_metrics.read(self._model, self._probe)
+        return scheme_metrics.gather(mine, self._strategy.extended.collectives)
 
     def rates(
-        self, before: list[metrics.SchemeCounts], now: list[metrics.SchemeCounts]
+        self, before: list[scheme_metrics.SchemeCounts], now: list[scheme_metrics.SchemeCounts]
     ) -> dict[str, float]:
-        """What applies of `metrics.scheme_rates`."""
-        rates = metrics.scheme_rates(before, now)
+        """What applies of `scheme_metrics.rates`."""
+        rates = scheme_metrics.rates(before, now)
         schemes = list(within(self._strategy.communication, self._strategy.topology))
         names = ["sparse_part"]
         names += ["scheme_changes"] if len(schemes) > 1 else []

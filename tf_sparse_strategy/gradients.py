@@ -38,7 +38,7 @@ class GradientReducer:
         self._collectives = collectives
         self._bucket_bytes = bucket_bytes
         self.memory = Memory(self.scheme, collectives)
-        self.probe = None  # a metrics.GradientProbe, which functions traced from now on are to feed
+        self.probe = None  # a `GradientProbe`, which functions traced from now on are to feed
 
     def begin_step(self) -> None:
         """To be called before a step, which may reduce several lists, e.g. one of each optimizer."""

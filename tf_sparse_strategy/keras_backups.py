@@ -18,6 +18,7 @@ from absl import logging
 from tf_sparse_strategy import keras_building, keras_saving, saving
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import extended_of_model, optimizers_of, wrap
+from tf_sparse_strategy.keras_file_callbacks import chief_only
 
 
 def install_keras3() -> None:
@@ -26,7 +27,7 @@ def install_keras3() -> None:
 
     wrap(callbacks.BackupAndRestore, "on_train_begin", _begin_from_backup)
     wrap(callbacks.BackupAndRestore, "_save_model", _back_up)
-    wrap(callbacks.BackupAndRestore, "on_train_end", keras_saving.chief_only)
+    wrap(callbacks.BackupAndRestore, "on_train_end", chief_only)
 
 
 def install_tf_keras() -> None:

@@ -1,7 +1,8 @@
 """What Keras must do differently under this strategy when it trains.
 
 (keras_optimizers.py: from gradients to updates. keras_epochs.py: how long epochs are, and their
-logs. keras_losses.py: what losses and means weigh. keras_saving.py, keras_backups.py: when it saves.)
+logs. keras_losses.py: what losses and means weigh. keras_saving.py, keras_file_callbacks.py,
+keras_backups.py: when it saves.)
 
 Each hook wraps one function of Keras 3 or tf_keras and acts only where a `SparseStrategy` is at hand, the
 current one, the model's or the optimizer's; elsewhere it calls the original (but for `fit`'s warning).
@@ -23,7 +24,6 @@ current one, the model's or the optimizer's; elsewhere it calls the original (bu
 """
 
 import functools
-import sys
 import warnings
 
 import tensorflow as tf
@@ -32,6 +32,7 @@ from tf_sparse_strategy import (
     keras_backups,
     keras_building,
     keras_epochs,
+    keras_file_callbacks,
     keras_losses,
     keras_optimizers,
     keras_saving,
@@ -50,10 +51,11 @@ def install() -> None:
     Raises:
       RuntimeError: a Keras function to be wrapped does not exist: an untested Keras version.
     """
-    here = sys.modules[__name__]
-    modules = (here, keras_optimizers, keras_epochs, keras_losses, keras_saving, keras_backups)
-    installers = [f for module in modules for f in (module.install_keras3, module.install_tf_keras)]
-    for installer in (*installers, keras_building.install_keras3):
+    others = (
+        keras_optimizers, keras_epochs, keras_losses, keras_saving, keras_file_callbacks, keras_backups,
+    )
+    installers = [f for module in others for f in (module.install_keras3, module.install_tf_keras)]
+    for installer in (install_keras3, install_tf_keras, *installers, keras_building.install_keras3):
         try:
             installer()
         except (ImportError, AttributeError) as error:

@@ -1,27 +1,17 @@
-"""Keras's saves, loads and file-writing callbacks under several workers: the chief writes.
+"""Keras's saves and loads under several workers: the chief writes.
 
-The rules for users are in saving.py. Keras 3 knows no chief: each worker would write the same file.
-tf_keras does, and lets the others write into directories beside the chief's.
-
-| Keras function                            | on a worker that is not the chief                    |
-|-------------------------------------------|------------------------------------------------------|
-| save, save_weights, export, of any format | returns                                              |
-| ModelCheckpoint (Keras 3)                 | keeps `best`, or does as the chief where all save    |
-| CSVLogger                                 | does nothing                                         |
-| TensorBoard (Keras 3)                     | writes into a private directory, deleted at the end  |
-| temporary directories of tf_keras         | are private, instead of beside the chief's files     |
+The rules for users are in saving.py. Keras 3 knows no chief: each worker would write the same file, of any
+format, where a worker that is not the chief now returns. tf_keras knows one.
 
 A worker that left a file to the chief may not load it outside the scope, where nobody waits for it to
-be written. Loads are collective. (keras_backups.py: BackupAndRestore.)
+be written. Loads are collective. (keras_file_callbacks.py: ModelCheckpoint, CSVLogger, TensorBoard.
+keras_backups.py: BackupAndRestore.)
 """
 
 import contextlib
 import functools
-import hashlib
 import os
-import shutil
 import sys
-import tempfile
 import threading
 from typing import Any
 
@@ -41,12 +31,11 @@ class _Pickling(threading.local):
 
 _pickling = _Pickling()
 _left_to_the_chief: set[str] = set()  # files that this worker was asked to write, and did not
-_instead_of: dict[str, str] = {}  # private directories of tf_keras's followers, and those that were asked for
+_instead_of: dict[str, str] = {}  # `stands_for`
 
 
 def install_keras3() -> None:
     """Installs the hooks on Keras 3. Idempotent."""
-    from keras.src import callbacks
     from keras.src.layers.layer import Layer
     from keras.src.legacy.saving import legacy_h5_format
     from keras.src.models.model import Model
@@ -73,18 +62,10 @@ def install_keras3() -> None:
     wrap(BaseOptimizer, "save_own_variables", tables.save_own_variables)
     wrap(BaseOptimizer, "load_own_variables", tables.load_own_variables)
 
-    wrap(callbacks.OrbaxCheckpoint, "set_model", _refuse_orbax)
-    wrap(callbacks.ModelCheckpoint, "_save_model", _keep_best)
-    wrap(callbacks.ModelCheckpoint, "_should_save_model", _decide_by_chief)
-    _wrap_csv_logger(callbacks.CSVLogger)
-    wrap(callbacks.TensorBoard, "set_model", _log_privately)
-    wrap(callbacks.TensorBoard, "on_train_end", _delete_private_log)
-
 
 def install_tf_keras() -> None:
     """Installs the hooks on tf_keras. Idempotent."""
-    from tf_keras.src import backend, callbacks
-    from tf_keras.src.distribute import distributed_file_utils
+    from tf_keras.src import backend
     from tf_keras.src.engine.base_layer import Layer
     from tf_keras.src.engine.training import Model
     from tf_keras.src.optimizers.optimizer import _BaseOptimizer
@@ -111,11 +92,6 @@ def install_tf_keras() -> None:
     wrap(layer_utils, "count_params", tables.count_params)
     wrap(_BaseOptimizer, "save_own_variables", tables.save_own_variables)
     wrap(_BaseOptimizer, "load_own_variables", tables.load_own_variables)
-
-    _wrap_csv_logger(callbacks.CSVLogger)
-    wrap(callbacks.TensorBoard, "_start_trace", _profile_privately)
-    wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
-    wrap(distributed_file_utils, "remove_temp_dirpath", _keep_private_temp_dir)
     wrap(pickle_utils, "serialize_model_as_bytecode", _pickle_on_all)
 
 
@@ -130,11 +106,6 @@ def _wrap_everywhere(saving_api, package: str, function: str, wrapper) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{package}.") and vars(module).get(function) is original:
             wrap(module, function, wrapper)
-
-
-def _wrap_csv_logger(csv_logger) -> None:
-    for method in ("on_train_begin", "on_epoch_end", "on_train_end"):
-        wrap(csv_logger, method, chief_only)
 
 
 def shared_by(model: Any) -> Any:
@@ -165,7 +136,7 @@ def _save_by_chief(original, model, filepath, *args, **kwargs):
         with extended.alone() if tables.of_training(model) is None else contextlib.nullcontext():
             return original(model, filepath, *args, **kwargs)
     if not saving.is_chief(extended):
-        _leave_to_the_chief(model, filepath)
+        leave_to_the_chief(model, filepath)
         return None
     # tf_keras itself asks before it replaces a file, which it must find then.
     asks = kwargs.get("overwrite", args[0] if args else True) is False and os.path.isfile(filepath)
@@ -197,7 +168,7 @@ def _no_whole_file_in_memory(original, model):
 
 
 def _save_whole_model_by_chief(original, model, filepath, *args, **kwargs):
-    _refuse_parts(model)
+    refuse_parts(model)
     return _save_by_chief(original, model, filepath, *args, **kwargs)
 
 
@@ -215,7 +186,7 @@ def _export_by_chief(copy_of, original, model, filepath, *args, **kwargs):
     _require_copy(model)  # on all: the chief alone would fail after the others have left
     extended = shared_by(model)
     if not saving.is_chief(extended):
-        _leave_to_the_chief(model, filepath)
+        leave_to_the_chief(model, filepath)
         return None
     with extended.alone(), tables.saving_tables(model):
         weights = model.get_weights()
@@ -237,7 +208,8 @@ def _require_copy(model) -> None:
             )
 
 
-def _refuse_parts(model) -> None:
+def refuse_parts(model: Any) -> None:
+    """Raises NotImplementedError where a format knows wholes alone, of which workers hold parts."""
     if tables.of_training(model) is not None:
         raise NotImplementedError(
             "a model with sharded tables or slots cannot be written as legacy .h5 or by Orbax, nor by "
@@ -245,18 +217,9 @@ def _refuse_parts(model) -> None:
         )
 
 
-def _refuse_orbax(original, callback, model):
-    if ours(getattr(model, "distribute_strategy", None)) is not None:
-        raise NotImplementedError(
-            "keras.callbacks.OrbaxCheckpoint coordinates workers on JAX alone: here each would write into "
-            "its directory. Use keras.callbacks.BackupAndRestore, or ModelCheckpoint."
-        )
-    return original(callback, model)
-
-
 def _refuse_state_of_parts(original, model, *args, **kwargs):
     """What Orbax writes: of a table one worker's columns."""
-    _refuse_parts(model)
+    refuse_parts(model)
     return original(model, *args, **kwargs)
 
 
@@ -273,7 +236,13 @@ def _set_own_weights(original, layer, variables, values, *, skip_mismatch=False,
     return original(layer, variables, values, skip_mismatch=skip_mismatch, **kwargs)
 
 
-def _leave_to_the_chief(model, path) -> None:
+def stands_for(directory: str, asked: str) -> None:
+    """This worker's own directory is used in place of the one that the user has asked for."""
+    _instead_of[directory] = asked
+
+
+def leave_to_the_chief(model: Any, path: str | os.PathLike) -> None:
+    """The chief writes this file; sends it what it needs of this worker's."""
     directory, name = os.path.split(path)
     _left_to_the_chief.add(os.path.realpath(os.path.join(_instead_of.get(directory, directory), name)))
     tables.send_tables(model)
@@ -287,7 +256,7 @@ def _leave_remote_to_the_chief(original, model, filepath, *args, **kwargs):
     is_file = name.endswith((".keras", ".h5", ".hdf5")) or given in ("h5", "keras")
     if is_file and saving_lib.is_remote_path(name) and is_follower(model):
         if not name.endswith((".keras", ".weights.h5")):
-            _refuse_parts(model)
+            refuse_parts(model)
         return _save_by_chief(original, model, filepath)
     return original(model, filepath, *args, **kwargs)
 
@@ -319,77 +288,3 @@ def _load(extended, path, load):
             "strategy.scope():` on all workers, which waits for it, or on the first worker alone."
         )
     return load(path)
-
-
-# ---- callbacks -----------------------------------------------------------------------------------
-
-
-def chief_only(original, callback, *args, **kwargs):
-    """A hook on a callback's method: nothing on the other workers."""
-    return None if is_follower(callback.model) else original(callback, *args, **kwargs)
-
-
-def _keep_best(original, callback, epoch, batch, logs):
-    if not is_follower(callback.model):
-        return original(callback, epoch, batch, logs)
-    path = callback._get_file_path(epoch, batch, logs)
-    due = callback._should_save_model(epoch, batch, logs, path)
-    if due:
-        require_newest_weights(callback.model)
-        if str(path).endswith((".h5", ".hdf5")) and not callback.save_weights_only:
-            _refuse_parts(callback.model)  # as the chief will, whom it would wait for
-        _leave_to_the_chief(callback.model, path)
-    return due
-
-
-def _decide_by_chief(original, callback, *args):
-    """Where all must save: of batches, `save_freq=100`, each worker has logs of its own."""
-    due, table = original(callback, *args), tables.of_training(callback.model)
-    if table is None:
-        return due
-    return bool(table.slices.collectives.broadcast(tf.constant(int(due)), purpose="checkpoint"))
-
-
-@functools.cache
-def _private_root() -> tempfile.TemporaryDirectory:
-    """Made once per process and deleted with it."""
-    return tempfile.TemporaryDirectory(prefix="not_chief_")
-
-
-def _private(directory: str) -> str:
-    name = hashlib.blake2b(os.path.abspath(directory).encode(), digest_size=8).hexdigest()
-    return os.path.join(_private_root().name, name)
-
-
-def _private_temp_dir(original, dirpath, strategy):
-    if ours(strategy) is None or dirpath.startswith(_private_root().name):
-        return original(dirpath, strategy)
-    private = original(_private(dirpath), strategy)
-    _instead_of[private] = dirpath
-    return private
-
-
-def _keep_private_temp_dir(original, dirpath, strategy):
-    """Which several callbacks may share: a checkpoint's would delete TensorBoard's open file."""
-    if ours(strategy or tf.distribute.get_strategy()) is None:
-        original(dirpath, strategy)
-
-
-def _profile_privately(original, callback):
-    with while_set(callback, log_dir=callback._log_write_dir):
-        original(callback)
-
-
-def _log_privately(original, callback, model):
-    if not is_follower(model):
-        return original(callback, model)
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, callback, "log_dir", callback.log_dir)
-        callback.log_dir = _private(callback.log_dir)
-        return original(callback, model)
-
-
-def _delete_private_log(original, callback, logs=None):
-    original(callback, logs)
-    if is_follower(callback.model):
-        shutil.rmtree(_private(callback.log_dir), ignore_errors=True)

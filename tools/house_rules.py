@@ -41,6 +41,7 @@ LAYERS = (
         "tf_sparse_strategy.keras_building",
         "tf_sparse_strategy.keras_callers",
         "tf_sparse_strategy.keras_epochs",
+        "tf_sparse_strategy.keras_file_callbacks",
         "tf_sparse_strategy.keras_hooks",
         "tf_sparse_strategy.keras_losses",
         "tf_sparse_strategy.keras_optimizers",
@@ -58,6 +59,7 @@ LAYERS = (
         "tf_sparse_strategy.saving",
         "tf_sparse_strategy.taking_up",
         "tf_sparse_strategy.scheduling",
+        "tf_sparse_strategy.scheme_metrics",
         "tf_sparse_strategy.stall",
         "tf_sparse_strategy.timeline",
         "tf_sparse_strategy.to_chief",
@@ -78,7 +80,17 @@ LAYERS = (
 )
 _KERAS_ADAPTERS = tuple(
     f"tf_sparse_strategy/keras_{name}.py"
-    for name in ("backups", "building", "callers", "epochs", "hooks", "losses", "optimizers", "saving")
+    for name in (
+        "backups",
+        "building",
+        "callers",
+        "epochs",
+        "file_callbacks",
+        "hooks",
+        "losses",
+        "optimizers",
+        "saving",
+    )
 )
 # The only modules, or package, that may import each private or exchangeable interface; the longest name
 # counts. Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.

@@ -22,7 +22,7 @@ from tests.multiprocess.saving_models import (
     state,
     tree,
 )
-from tf_sparse_strategy import keras_saving, saving
+from tf_sparse_strategy import keras_file_callbacks, keras_saving, saving
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_tensorboard(keras, strategy, comm, topology, directory, monkeypatch, tm
 
 def test_all_log_without_the_hooks(keras, strategy, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for module in (saving, keras_saving):
+    for module in (saving, keras_saving, keras_file_callbacks):
         monkeypatch.setattr(module, "ours", lambda strategy: None)
     board = keras.callbacks.TensorBoard("logs")
     fit(build(keras, strategy), callbacks=[keras.callbacks.CSVLogger("log.csv"), board])
