@@ -194,7 +194,7 @@ class DataCache:
           drop_remainder: whether each epoch ends with its last whole batch; default False.
 
         Raises:
-          TypeError: `batch_size`, `seed` or `start` is no whole number, or `fraction` no number.
+          TypeError: `batch_size`, `seed`, `start` or `epochs` is no whole number, or `fraction` no number.
           ValueError: an argument makes no sense, workers have several replicas each, or an epoch's last
             batch has fewer rows than workers.
           tf.errors.OpError: (when iterated) a sample cannot be read or decoded.
@@ -213,7 +213,9 @@ class DataCache:
                 f"batch_size={batch_size}: the last of an epoch's {len(self)} samples make a batch of "
                 f"{rest} rows, too few for {workers} workers; pass drop_remainder=True or another batch_size."
             )
-        end = _FOREVER if epochs is None else epochs * plan.steps_per_epoch
+        end = _FOREVER if epochs is None else order.whole("epochs", epochs) * plan.steps_per_epoch
+        if end < 0:
+            raise ValueError(f"epochs={epochs}: must be at least 0, or None for no end.")
         rest_of_epoch = range(start, min(end, (start // plan.steps_per_epoch + 1) * plan.steps_per_epoch))
         self._examine(rest_of_epoch, plan, rows)
         load = self.load

@@ -3,6 +3,7 @@
 import importlib
 import os
 import time
+from collections.abc import Iterator
 from importlib import util
 
 import tensorflow as tf
@@ -20,15 +21,17 @@ class _Callback(*(kind.callbacks.Callback for kind in _KERASES)):
 
 
 def unseen(model) -> list[tf.Variable]:
-    """What of a model of Keras 3 `tf.train.Checkpoint` does not see.
+    """What of a model of Keras 3 and its optimizer `tf.train.Checkpoint` does not see.
 
-    What Dropout and the like draw from next; and weights of layers in lists that are not trained (the others
-    it finds by the optimizer).
+    What Dropout and the like draw from next; weights of layers in lists that are not trained (the others it
+    finds by the optimizer); the state of optimizers within another one.
     """
-    seen = {id(node) for node in tf.train.TrackableView(model).descendants()}
-    own = [variable for variable in model.variables if not ({id(variable), id(variable.value)} & seen)]
-    trained = {id(variable) for variable in model.trainable_variables}
-    return [variable.value for variable in own if id(variable) not in trained]
+    optimizer = model.optimizer
+    seen = {id(node) for each in (model, optimizer) for node in tf.train.TrackableView(each).descendants()}
+    of_optimizer = optimizer.variables if isinstance(optimizer.variables, list) else []  # else tf_keras's
+    variables = {id(variable): variable for variable in (*model.variables, *of_optimizer)}
+    own = [variable for variable in variables.values() if not ({id(variable), id(variable.value)} & seen)]
+    return [variable.value for variable in own]
 
 
 class Resume(_Callback):
@@ -81,7 +84,7 @@ class Resume(_Callback):
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
         try:
             status = checkpoint.restore(self._manager.latest_checkpoint)
-            if self.step > 0:
+            if self._manager.latest_checkpoint:
                 status.assert_existing_objects_matched()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(
@@ -95,9 +98,15 @@ class Resume(_Callback):
         """Steps of the run that are done."""
         return int(self._step.numpy())
 
-    def spans(self, epochs: int, steps_per_epoch: int) -> list[order.Span]:
-        """The calls of `fit` that finish a run of `epochs` epochs, those done included, from here on."""
-        return order.spans(self.step, epochs, steps_per_epoch)
+    def spans(self, epochs: int, steps_per_epoch: int) -> Iterator[order.Span]:
+        """The calls of `fit` that finish a run of `epochs` epochs, those done included, from here on.
+
+        None follows one that a callback has stopped.
+        """
+        for span in order.spans(self.step, epochs, steps_per_epoch):
+            yield span
+            if self.model is not None and self.model.stop_training:
+                return
 
     def on_train_begin(self, logs=None):
         steps = (self.params or {}).get("steps")

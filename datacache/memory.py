@@ -36,6 +36,7 @@ FORMAT = 3  # of files, and of the order that decides which samples a node keeps
 INDEX = "index-"  # begins the names of directories that hold an index and no store
 _FILES = ("store", "encoded", "limit", "about.json", "index.npy")
 _PAGE = 4096
+_ADDRESSES = 64 << 40  # bytes, of the 128 TB that a process has
 _log = logging.getLogger("datacache")
 
 _in_use: "weakref.WeakSet[Memory]" = weakref.WeakSet()  # of this process
@@ -51,6 +52,15 @@ def identity(source: str, version: str, samples: int, specs: Sequence[tf.TensorS
     components = [(spec.dtype.name, spec.shape.as_list()) for spec in specs]
     parts = json.dumps([FORMAT, source, version, samples, components])
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+
+def _most_encoded(sizes: np.ndarray) -> int:
+    """Bytes of the largest sample that is kept encoded: larger ones are read in each epoch.
+
+    How many are kept follows from their mean: a few that are many times larger would take more than that, and
+    slots of their size more addresses than there are.
+    """
+    return min(int(np.max(sizes)), 64 * (1 + int(np.mean(sizes))), _ADDRESSES // len(sizes))
 
 
 class Memory:
@@ -123,8 +133,9 @@ class Memory:
         if others is None:
             _give(directory, _Given(0, 0))  # what the files take must be gone from the free space
         path = self._store(directory / "store", native.payload_bytes(self.specs))
+        kept = [] if encoded is None else encoded[encoded <= _most_encoded(encoded)]
         # A slot ends anywhere in a page that the next one begins in.
-        encoded_bytes = None if encoded is None else int(np.mean(encoded)) + 64 + _PAGE
+        encoded_bytes = int(np.mean(kept)) + 64 + _PAGE if len(kept) else None
 
         def divide():
             tables = _pages(_PAGE + 8 * self.samples) * len(stores(directory))
@@ -158,7 +169,7 @@ class Memory:
     def _open_encoded(self, path: pathlib.Path) -> None:
         """Without room for its table, decoded samples are kept alone: that store may be full of them."""
         try:
-            self.encoded_path = self._store(path, int(np.max(self._encoded_sizes)))
+            self.encoded_path = self._store(path, _most_encoded(self._encoded_sizes))
             native.set_capacity(self.encoded_path, self.rooms.encoded)
         except tf.errors.ResourceExhaustedError as error:
             _log.warning(

@@ -1,5 +1,6 @@
 """What a function does, as a version string: for those who do not name one."""
 
+import collections
 import dis
 import hashlib
 import pathlib
@@ -37,6 +38,8 @@ class _Describer:
             return f"builtin({value.__name__},{self.of(value.__self__, name)})"
         if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
             return f"tensor({self.of(value.numpy(), name)})"
+        if isinstance(value, np.ma.MaskedArray) or self._has_code(type(value)):
+            raise _Opaque(f"{name}, a {type(value).__name__}")
         if isinstance(value, (np.ndarray, np.generic)):
             return self._array(np.asarray(value), name)
         if isinstance(value, _PLAIN):
@@ -46,12 +49,24 @@ class _Describer:
         if isinstance(value, (set, frozenset)):
             return f"set{sorted(self.of(one, name) for one in value)}"
         if isinstance(value, dict):
-            return f"dict{[(self.of(key, name), self.of(one, name)) for key, one in value.items()]}"
+            made = self.of(value.default_factory, name) if isinstance(value, collections.defaultdict) else ""
+            return f"dict{made}{[(self.of(key, name), self.of(one, name)) for key, one in value.items()]}"
         raise _Opaque(f"{name}, a {type(value).__name__}")
 
     def _is_elsewhere(self, value) -> bool:
         """Whether it is another module's, under a name of its own there."""
         return value.__module__ != self._home and "<" not in value.__qualname__
+
+    def _has_code(self, kind: type) -> bool:
+        """Whether a class, or one that it is made of, has methods of this module's."""
+        return any(
+            getattr(getattr(found, "fget", None) or getattr(found, "__func__", found), "__module__", None)
+            == self._home
+            for base in kind.__mro__
+            if base.__module__ == self._home
+            for found in vars(base).values()
+            if isinstance(found, (types.FunctionType, property, staticmethod, classmethod))
+        )
 
     def _function(self, function: types.FunctionType) -> str:
         if self._is_elsewhere(function):
@@ -65,14 +80,17 @@ class _Describer:
         values += [(name, names[name]) for name in sorted(set(_globals(code))) if name in names]
         refers = [(name, self.of(value, name)) for name, value in values]
         defaults = self.of([function.__defaults__, function.__kwdefaults__], "a default")
-        return f"function({self._code(code)},{refers},{defaults})"
+        theirs = {key: own for key, own in vars(function).items() if not (key[0] == "_" or key[-2:] == "__")}
+        own = self.of(theirs, "an attribute") if theirs else ""
+        return f"function({self._code(code)},{refers},{defaults}{own})"
 
     def _code(self, code: types.CodeType) -> str:
         consts = [
             self._code(const) if isinstance(const, types.CodeType) else self.of(const, "a constant")
             for const in code.co_consts
         ]
-        return f"code({code.co_code.hex()},{code.co_names},{code.co_varnames},{consts})"
+        takes = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+        return f"code({code.co_code.hex()},{takes},{code.co_names},{code.co_varnames},{consts})"
 
     def _array(self, array: np.ndarray, name: str) -> str:
         if array.dtype.hasobject:  # its bytes are addresses

@@ -9,7 +9,7 @@ from custom_ops.datacache_store import datacache_store as native
 from datacache.pipeline import READY, untuned
 
 _SEEN_AT_ONCE = 1 << 20  # slots that are looked through for each batch, to see whether the store is full
-_PLUMBING = re.compile(r"{{function_node.*?}} *|\s*\[\[{{node.*", re.DOTALL)  # of TensorFlow's messages
+_PLUMBING = re.compile(r"\s*\[\[{{.*|{{function_node.*?}} *", re.DOTALL)  # of TensorFlow's messages
 
 
 def fill(cache: Any, ids: tf.data.Dataset, todo: int, shows_progress: bool) -> None:

@@ -284,6 +284,33 @@ def test_what_does_not_fit_decoded_is_kept_encoded(pattern, shm, capsys):
     assert large(pattern, shm, memory=1_500_000, version="2", nodes=3).memory.rooms == (74, 0)
 
 
+def test_a_few_samples_that_are_much_larger_do_not_break_the_limit(shm, tmp_path):
+    """They are read each time; the others are kept."""
+    path = str(tmp_path / "records")
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(300):
+            writer.write(bytes(10_000_000 if number % 100 == 0 else 1_000))
+    cache = datacache.DataCache(
+        datacache.TFRecords(path),
+        lambda record: tf.zeros([25_000]) + tf.cast(tf.strings.length(record), tf.float32),
+        memory_dir=str(shm),
+        memory="4MB",
+    )
+    batches = iter(cache.dataset(100, seed=2))
+    lengths = np.concatenate([next(batches)[:, 0] for _ in range(6)])
+    assert sorted(lengths.tolist()) == [1_000] * 594 + [10_000_000] * 6
+    encoded = pathlib.Path(cache.memory.encoded_path)
+    assert cache.stats()["encoded_stored"] > 250
+    assert 512 * encoded.stat().st_blocks < 4 << 20
+
+
+def test_a_slot_for_each_encoded_sample_has_an_address():
+    sizes = np.full(20_000_000, 200_000)
+    sizes[7] = 10_000_000
+    most = memory_level._most_encoded(sizes)
+    assert 200_000 < most < 10_000_000 and most * len(sizes) < 100 << 40
+
+
 def test_encoded_samples_that_nobody_asks_for_are_gone(pattern, shm, tmp_path):
     """They would take what the limit gives to others."""
     for version, later in (("1", {}), ("2", {"memory": 1_500_000, "local_dir": tmp_path / "copies"})):

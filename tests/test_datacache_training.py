@@ -102,6 +102,66 @@ def test_resumed_training_of_layers_in_a_list(pattern, shm, tmp_path, monkeypatc
         np.testing.assert_array_equal(one, other)
 
 
+def by_variable(variable):
+    is_kernel = "kernel" in variable.path
+    return keras.optimizers.Adam(0.1) if is_kernel else keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("kind", ["by a function", "by a map"])
+def test_resumed_training_with_optimizers_within_another(pattern, shm, tmp_path, monkeypatch, kind):
+    """Whose state TensorFlow's checkpoints do not find."""
+    plain = model
+
+    def with_several(keras_):
+        made = plain(keras_)
+        each = by_variable
+        if kind == "by a map":
+            each = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1, momentum=0.9))
+            each["dense.*"] = keras.optimizers.Adam(0.1)
+        made.compile(keras.optimizers.MultiOptimizer(each), "mse")
+        return made
+
+    monkeypatch.setitem(globals(), "model", with_several)
+    cache = help_.cache(pattern, shm)
+    whole, _, _ = train(cache, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(cache, tmp_path / "parts", [Crash(13)])
+    resumed, _, _ = train(cache, tmp_path / "parts")
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Stop(keras.callbacks.Callback):
+    """At the end of this step of each epoch."""
+
+    def __init__(self, step):
+        super().__init__()
+        self._step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch == self._step
+
+
+def test_no_span_follows_one_that_was_stopped(pattern, shm, tmp_path):
+    """The rest of an epoch is a span of its own, and what comes after another."""
+    cache = help_.cache(pattern, shm)
+    with pytest.raises(KeyboardInterrupt):
+        train(cache, tmp_path, [Crash(5)])
+    _, resume, histories = train(cache, tmp_path, [Stop(2)])
+    assert resume.step == 4 + 3 and len(histories) == 1
+    assert train(cache, tmp_path)[1].step == 30
+
+
+@pytest.mark.parametrize("kind", [keras, tf_keras])
+def test_a_checkpoint_without_a_position_is_refused(pattern, shm, tmp_path, kind):
+    trained = model(kind)
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=trained), str(tmp_path), max_to_keep=5)
+    written = [manager.save() for _ in range(3)]
+    with pytest.raises(ValueError, match="of another model, optimizer, or of other arguments"):
+        Resume(tmp_path, trained)
+    assert manager.checkpoints == written and all(tf.io.gfile.exists(path + ".index") for path in written)
+
+
 def test_resumed_training_with_tf_keras(pattern, shm, tmp_path):
     """It asks its callbacks for methods that Keras 3's do not have."""
     cache = help_.cache(pattern, shm)

@@ -5,6 +5,7 @@ import doctest
 import functools
 import subprocess
 import sys
+import typing
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from datacache.version import of
 
 # `decode` with every kind of thing that a version follows; each change below is one of them.
 MODULE = """
-import functools, pathlib
+import collections, functools, pathlib
 import numpy as np
 import tensorflow as tf
 SCALE = 2
@@ -24,8 +25,12 @@ NAMES = {"a": [1, (2, None)], "b": {3.0, b"4"}}
 WORDS = np.array(["one", "two"], object)
 def helper(x): return again(x) * SCALE
 def again(x): return helper(x) if x is None else x
+MADE = collections.defaultdict(lambda: 6)
+def with_attribute(x): return x + with_attribute.more
+with_attribute.more = 1
 def maker(table, tensor, path=pathlib.Path("labels")):
     def decode(x, y=1, *, side=224):
+        x = with_attribute(x) + MADE["z"]
         known = x in {1, 2, "three"}
         rows = [helper(x) + table["k"] for _ in range(y)]
         return rows, MEANS, NAMES, WORDS, len(path.name), tensor, known, side
@@ -35,6 +40,9 @@ unrelated = object()
 """
 CHANGES = [
     ("SCALE = 2", "SCALE = 3"),
+    ("lambda: 6", "lambda: 7"),
+    (".more = 1", ".more = 2"),
+    ("y=1, *, side", "y=1, *z, side"),
     ("1.0, 2.0]", "1.0, 2.5]"),
     ("np.float32", "np.float64"),
     ("(2, None)", "(2, 0)"),
@@ -111,6 +119,30 @@ class Mine:
     pass
 
 
+class Settings(typing.NamedTuple):
+    size: int = 8
+
+
+class WithMethod(typing.NamedTuple):
+    size: int = 8
+
+    def scale(self, x):
+        return x * self.size
+
+
+class OfNames(dict):
+    @property
+    def first(self):
+        return self["first"]
+
+
+def test_tuples_with_names_count_by_what_they_hold():
+    def using(settings):
+        return of(lambda x: x * settings.size)
+
+    assert using(Settings()) == using(Settings(8)) != using(Settings(9))
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -120,6 +152,9 @@ class Mine:
         functools.partial(tf.cast, dtype=tf.int32),
         tf.Variable(1),
         np.array([Mine()]),
+        np.ma.array([1, 2], mask=[True, False]),
+        WithMethod(),
+        OfNames(first=1),
         {"in": [Mine()]},
         tf.data.Dataset.range(3),
     ],

@@ -136,7 +136,8 @@ class _Rank:
                 kept.append(line)
                 continue
             line = f"[{self.slot.rank} {self.slot.hostname}] {line.rstrip()}"
-            with _printing, contextlib.suppress(BrokenPipeError):  # of `| head`; the rank must not wait
+            # Of `| head`, a full disk, or signs that an encoding lacks: the rank must not wait.
+            with _printing, contextlib.suppress(OSError, ValueError):
                 print(line, file=shown, flush=True)
 
     def _wait(self) -> None:
