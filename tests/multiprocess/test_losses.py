@@ -348,6 +348,20 @@ def test_the_mean_of_a_short_batch_is_of_its_rows(strategy, topology):
     np.testing.assert_allclose(found, np.repeat(means, rows)[: len(x)], rtol=1e-6)
 
 
+def test_shares_of_a_batch_are_as_exact_as_the_model(strategy, topology):
+    """Of float64: a third of the rows is not a third in float32."""
+    import keras
+
+    rows = topology.num_workers + 1
+    with strategy.scope():
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", dtype="float64")
+        model = keras.Sequential([keras.Input((1,)), layer])
+        loss = keras.losses.MeanSquaredError(dtype="float64")
+        model.compile(keras.optimizers.SGD(0.5), loss)
+    model.fit(np.ones([rows, 1]), np.full([rows, 1], -1.0), batch_size=rows, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], -1.0, rtol=1e-14)
+
+
 def test_a_worker_without_a_seed_beside_others_draws_its_own(comm, topology):
     import tf_keras
 

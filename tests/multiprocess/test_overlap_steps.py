@@ -232,6 +232,39 @@ def test_a_setting_that_the_constructor_refuses(partners, strategies):
             optimizer.build(model.trainable_variables)
 
 
+@pytest.mark.parametrize("dtype, rate, gradients", [
+    ("float16", 1024.0, (2.5e-8, 2.5e-8)),
+    ("float16", 1.0, (6e4, 6e4)),
+    ("bfloat16", 1.0, (1001.0, -1000.0)),
+])  # fmt: skip
+@pytest.mark.parametrize("overlap", [tss.overlap.DeAR(), tss.overlap.ShardedUpdate()], ids=["DeAR", "PTO"])
+def test_gradients_of_more_bits_than_the_weights_are_rounded_when_they_are_summed(
+    topology, strategies, overlap, dtype, rate, gradients
+):
+    """As those of a scaled loss are."""
+
+    def updated(strategy):
+        with strategy.scope():
+            variable = keras.Variable(tf.zeros([5]), dtype=dtype)
+            optimizer = keras.optimizers.SGD(rate, global_clipnorm=1e4)
+            optimizer.build([variable])
+        own = tf.fill([5], gradients[topology.rank % 2])
+        strategy.run(tf.function(lambda: optimizer.apply([own], [variable])))
+        strategy.synchronize()
+        return variable.numpy().astype("float32")
+
+    found = [updated(strategy) for strategy in (strategies[0], tss.SparseStrategy(overlap=overlap))]
+    assert found[0].any() and np.isfinite(found[0]).all()
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_variable_that_is_named_twice_is_refused(partners, strategies):
+    with strategies[1].scope():
+        variable, optimizer = keras.Variable(tf.zeros([3]), name="shared"), keras.optimizers.SGD(0.1)
+        with pytest.raises(ValueError, match="built on the variable 'shared.*' twice"):
+            optimizer.build([variable, variable])
+
+
 def test_float8_models(partners, strategies):
     """Their scales are replaced by their gradients, and have no slots."""
     x, results = np.random.default_rng(0).normal(size=[16, 4]).astype("float32"), []

@@ -135,9 +135,6 @@ class OkTopK(SparseCommunication):
             rows += tf.constant([[0, share.shard * n]])
             rows = collectives.all_gather(rows, Group.LOCAL, purpose="gradients")
         summed, sums_finite = _scatter(rows, share.shards * n)
-        # NaN exceeds no threshold, but must reach everyone.
-        seen = tf.where(finite, 0.0, float("nan"))
-        summed = tf.tensor_scatter_nd_add(summed, [[0]], seen[tf.newaxis])
         finite = tf.logical_and(finite, sums_finite)
 
         new = {
@@ -171,8 +168,9 @@ class OkTopK(SparseCommunication):
 
 
 def _exceeds(x, threshold):
-    """Zeros never do, or an all-zero gradient would be sent whole."""
-    return tf.logical_and(tf.abs(x) >= threshold, x != 0)
+    """Zeros never do, or an all-zero gradient would be sent whole; NaN always does, as all must see it."""
+    large = tf.logical_and(tf.abs(x) >= threshold, x != 0)
+    return tf.logical_or(large, tf.logical_not(tf.math.is_finite(x)))
 
 
 def _threshold(everything: bool, renewed, renew, old):

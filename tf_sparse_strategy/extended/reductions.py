@@ -104,9 +104,9 @@ class Reductions:
         return ReduceOp.SUM, self.masked(values)
 
     def loss_weight(self) -> tf.Tensor | None:
-        """Share of the global batch that this worker's rows are, or None outside Keras's steps."""
+        """Share of the global batch that this worker's rows are, float64; or None outside Keras's steps."""
         batch = self.batch
-        return None if batch is None else tf.cast(batch.rows, tf.float32) / tf.cast(batch.total, tf.float32)
+        return None if batch is None else batch.rows / batch.total
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         pairs = [(component(value), to) for value, to in value_destination_pairs]

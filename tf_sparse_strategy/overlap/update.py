@@ -160,8 +160,10 @@ class ChunkedUpdate:
             if not present:
                 continue
             wholes = [self._pairs[p][0] for p in present]
+            # Gradients of a scaled loss are float32 beside float16 weights: rounded when they are summed.
+            dtype = _widest([*(gradients[place[p]].dtype for p in present), *(w.dtype for w in wholes)])
             packed = [  # TensorFlow may not know a shape, e.g. behind the loop of an LSTM
-                tf.ensure_shape(tf.cast(gradients[place[p]], whole.dtype), whole.shape)
+                tf.ensure_shape(tf.cast(gradients[place[p]], dtype), whole.shape)
                 for p, whole in zip(present, wholes, strict=True)
             ]
             workers = self._collectives.topology.num_workers
@@ -317,6 +319,11 @@ class ChunkedUpdate:
 def key(variable: Any) -> int:
     """What tells a variable from others, be it Keras's or the TensorFlow variable inside."""
     return id(slices.tensorflows(variable))
+
+
+def _widest(dtypes: Sequence[tf.DType]) -> tf.DType:
+    """The dtype that loses nothing of these, of floating ones."""
+    return dtypes[0] if len(set(dtypes)) == 1 else tf.float64 if tf.float64 in dtypes else tf.float32
 
 
 def is_setting(optimizer: Any, variable: Any) -> bool:

@@ -1,5 +1,6 @@
 """All updates of one strategy that are divided over the workers."""
 
+import collections
 import contextlib
 import gc
 import threading
@@ -82,6 +83,12 @@ class ChunkedUpdates:
             return
         self._check(optimizer)
         divided = [v for v in variables if self._is_divided(v)]
+        times = collections.Counter(map(key, divided))
+        if twice := [variable.name for variable in divided if times[key(variable)] > 1]:
+            raise ValueError(
+                f"overlap={self.overlap!r}: {type(optimizer).__name__} is built on the variable {twice[0]!r} "
+                "twice. Name each variable once, and add up its gradients."
+            )
         if divided and (self.step.running or not tf.executing_eagerly()):
             raise RuntimeError(
                 f"overlap={self.overlap!r}: {type(optimizer).__name__} is built within a step, which began "
