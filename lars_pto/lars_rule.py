@@ -66,7 +66,9 @@ class LarsRule:
                 raise ValueError(f"LARS got {name}={value!r}; it must be a number >= 0.")
         if self.momentum >= 1:
             raise ValueError(f"LARS got momentum={self.momentum!r}; it must be below 1.")
-        if self.ratio_bounds is not None and not 0 <= self.ratio_bounds[0] <= self.ratio_bounds[1]:
+        bounds = self.ratio_bounds
+        is_pair = bounds is None or (isinstance(bounds, tuple) and len(bounds) == 2)
+        if not is_pair or (bounds and not 0 <= bounds[0] <= bounds[1]):
             raise ValueError(
                 f"LARS got ratio_bounds={self.ratio_bounds!r}; pass (low, high) with "
                 "0 <= low <= high, or None."

@@ -1,7 +1,7 @@
 """What LARS and LAMB share, whichever rule, whichever Keras."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -74,8 +74,8 @@ def checked(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
     Raises:
       ValueError: they are no list of regular expressions.
     """
-    if isinstance(patterns, str):
-        raise ValueError(f"{argument}={patterns!r} must be a list of patterns: [{patterns!r}].")
+    if isinstance(patterns, str) or not isinstance(patterns, Iterable):
+        raise ValueError(f"{argument}={patterns!r} must be a list of patterns, e.g. ['bias'].")
     patterns = tuple(patterns)
     for pattern in patterns:
         try:

@@ -111,7 +111,7 @@ class Norms:
     "auto" measures both once, when it first sees the layers, with buffers of their shapes (for a
     moment as much memory as weights and gradients take). Each worker learns all workers' times, so
     all decide alike. It stays "off" where it cannot measure: several replicas in one process share
-    their cores and are traced one by one.
+    their cores and are traced one by one, and MultiWorkerMirroredStrategy has no collectives to spare then.
 
     Attributes:
       mode: "auto", "on" or "off".
@@ -154,6 +154,8 @@ class Norms:
             return decision.Decision(True, "parallel='on'")
         if len(strategy.extended.worker_devices) > 1:
             return decision.Decision(False, "several replicas in one process are not measured")
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):  # forbids it while it traces
+            return decision.Decision(False, "not measured under MultiWorkerMirroredStrategy")
         return _measured(weights, decays)
 
 

@@ -83,7 +83,7 @@ class LarsOptions:
             epsilon,
             nesterov,
             variant,
-            None if ratio_bounds is None else tuple(ratio_bounds),
+            tuple(ratio_bounds) if isinstance(ratio_bounds, Sequence) else ratio_bounds,
         )
         exclusions = _exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)
@@ -151,7 +151,7 @@ def _check_decay(name, decay):
 def _exclusions(vectors, weight_decay, adaptation):
     return Exclusions(
         vectors,
-        checked("weight_decay_exclusions", weight_decay),
+        checked("weight_decay_exclusions", () if weight_decay is None else weight_decay),
         None if adaptation is None else checked("adaptation_exclusions", adaptation),
     )
 

@@ -66,6 +66,16 @@ def test_damaged_words_are_noticed():
             custom_ops.decode_indices(damaged, 10, low, upper)
 
 
+@pytest.mark.parametrize("words, k, low, upper", [
+    ([[0b01_10_00_11]], 2, 2, 6),  # 3 and, with the field's bits, less
+    ([[0b100_11_00_11]], 2, 2, 6),
+    ([[5, 2]], 1, 31, 4),  # 2^31 + 5
+])  # fmt: skip
+def test_words_of_what_no_one_encodes_are_refused(words, k, low, upper):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"do not encode k={k} indices"):
+        custom_ops.decode_indices(words, k, low, upper)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         custom_ops.encode_indices([1, 2], 0, 9)

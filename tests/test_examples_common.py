@@ -87,6 +87,8 @@ BAD = [
     {"dtype": "float8"},
     {"sparse_epochs": 4, "density": 0.1},
     {"density": 0.1},
+    {"density": 2.0, "sparse_epochs": 1},
+    {"seed": -1},
     {"comm": "dgc"},
     {"epochs": 0},
 ]

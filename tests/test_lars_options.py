@@ -12,7 +12,33 @@ from lars_pto import legacy_keras
 KINDS = [lars_pto.LARS, lars_pto.LAMB, legacy_keras.LARS, legacy_keras.LAMB]
 
 
-@pytest.mark.parametrize("wrong", ["bias", ["bias", "*"], [3]])
+@pytest.mark.parametrize("bounds", [(1,), (0, 1, 2), 0.5, (2, 1), (-1, 1), ()])
+@pytest.mark.parametrize("kind", [lars_pto.LARS, legacy_keras.LARS])
+def test_bounds_that_are_none_are_refused(kind, bounds):
+    with pytest.raises(ValueError, match="ratio_bounds=.*; pass \\(low, high\\)"):
+        kind(1.0, ratio_bounds=bounds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_patterns(kind):
+    kept = kind(1.0, weight_decay_exclusions=None).get_config()
+    assert kept["weight_decay_exclusions"] == []
+
+
+@pytest.mark.parametrize("kind", [lars_pto.LARS, lars_pto.LAMB])
+def test_what_is_left_out_of_the_decay_may_be_said_when_it_is_built(kind):
+    """As of Keras's own, of an optimizer that has been loaded."""
+    optimizer = kind(0.1, weight_decay=0.5)
+    variables = [keras.Variable([[3.0, 4.0]], name=name) for name in ("kernel", "table")]
+    optimizer.build(variables)
+    optimizer.exclude_from_weight_decay(var_names=["kernel"])
+    optimizer.apply([tf.zeros([1, 2])] * 2, variables)
+    kernel, table = (variable.numpy() for variable in variables)
+    np.testing.assert_array_equal(kernel, [[3.0, 4.0]])
+    assert (table < [[3.0, 4.0]]).all()
+
+
+@pytest.mark.parametrize("wrong", ["bias", ["bias", "*"], [3], 3])
 @pytest.mark.parametrize("argument", ["weight_decay_exclusions", "adaptation_exclusions"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_patterns_that_are_none_are_refused(kind, argument, wrong):

@@ -261,12 +261,19 @@ def test_phases_that_make_no_sense(text):
         config_lib.parse_phases(text)
 
 
+@pytest.mark.parametrize("text", ["", "0", "-3,5", "160,x"])
+def test_canvases_that_make_no_sense(text):
+    with pytest.raises(ValueError, match="canvases=.* must be SIDE"):
+        config_lib.parse_sides(text)
+
+
 BAD = [
     {"phases": (Phase(8, 4),)},
     {"phases": (Phase(32, 4, min_area=0.0),)},
     {"model": "vgg"},
     {"warm_up_epochs": 4},
     {"label_smoothing": 1.0},
+    {"last_learning_rate": -1.0},
     {"goal": 93},
 ]
 
@@ -275,6 +282,11 @@ BAD = [
 def test_settings_are_checked(bad):
     with pytest.raises(ValueError, match=f"{next(iter(bad))}=.* must be|must have"):
         dataclasses.replace(TINY, **bad)
+
+
+def test_the_limit_of_memory_is_read_at_once():
+    with pytest.raises(ValueError, match="memory='foo'"):
+        dataclasses.replace(TINY, cache_memory="foo")
 
 
 def test_mllog_lines(tmp_path):

@@ -93,7 +93,8 @@ def _build(original, model, extended, iterator, data_batch):
         return
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
     flat = tf.nest.flatten(specs)
-    may_fail = not is_kerass or any(isinstance(spec, _NOT_DENSE) for spec in flat)
+    # Eagerly a metric may look at its result, which is a symbol while shapes are inferred.
+    may_fail = not is_kerass or model.run_eagerly or any(isinstance(spec, _NOT_DENSE) for spec in flat)
     try:
         # Weights may have shapes of the data, and eager code may ask for sizes.
         if model.run_eagerly or not (_is_built(model) or all(_is_known(spec) for spec in flat)):

@@ -29,6 +29,7 @@ bool Decode(const uint32_t* words, const Coding& coding, int32_t* indices) {
   const int64_t field = coding.k * coding.low, end = field + coding.upper;
   const uint32_t mask = (uint32_t{1} << coding.low) - 1;
   int64_t i = 0;
+  uint64_t least = 0;  // that the next index may be
   for (int64_t word = field / 32; word * 32 < end; ++word) {
     uint32_t ones = words[word];
     if (word == field / 32) ones &= ~uint32_t{0} << (field % 32);
@@ -43,7 +44,9 @@ bool Decode(const uint32_t* words, const Coding& coding, int32_t* indices) {
         if (bit % 32 + coding.low > 32) low |= uint64_t{words[bit / 32 + 1]} << (32 - bit % 32);
       }
       const uint64_t index = (static_cast<uint64_t>(place - i) << coding.low) | (low & mask);
-      indices[i++] = static_cast<int32_t>(index & 0x7fffffff);
+      if (index < least || index > INT32_MAX) return false;
+      least = index;
+      indices[i++] = static_cast<int32_t>(index);
     }
   }
   return i == coding.k;

@@ -86,8 +86,10 @@ TEST(CodingTest, WordsThatNobodyEncodedDoNoHarm) {
   int refused = 0;
   for (int round = 0; round < 2000; ++round) {
     std::generate(words.begin(), words.end(), random);
-    refused += !Decode(words.data(), coding, indices.data());
+    const bool decoded = Decode(words.data(), coding, indices.data());
+    refused += !decoded;
     for (const int32_t index : indices) ASSERT_GE(index, 0);
+    if (decoded) ASSERT_TRUE(std::is_sorted(indices.begin(), indices.end()));
   }
   EXPECT_GT(refused, 1000);
   std::fill(words.begin(), words.end(), 0u);

@@ -14,6 +14,7 @@ def setting(
     default: Any = dataclasses.MISSING,
     choices: Sequence[Any] | None = None,
     positive: bool = False,
+    least: float | None = None,
     parse: Callable[[str], Any] | None = None,
     lasting: bool = False,
 ) -> Any:
@@ -24,11 +25,13 @@ def setting(
       default: none for what each recipe must give.
       choices: the values that are allowed; all if None.
       positive: whether it must be above 0.
+      least: the lowest that is allowed; any if None.
       parse: from the flag's text to the value; None where the type says how.
       lasting: whether a run that is gone on with must have the same.
     """
     metadata = {
-        "help": help, "choices": choices, "positive": positive, "parse": parse, "lasting": lasting,
+        "help": help, "choices": choices, "positive": positive, "least": least, "parse": parse,
+        "lasting": lasting,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -71,7 +74,7 @@ class Settings:
         "Save each epoch in output_dir, and go on from what is there; of a run like this one alone.", False
     )
     check: bool = setting("Exit with code 1 if the run does not reach its goal.", False)
-    seed: int = setting("Of the weights, and of the order of the data.", 0, lasting=True)
+    seed: int = setting("Of the weights, and of the order of the data.", 0, least=0, lasting=True)
     output_dir: str = setting("Where checkpoints, TensorBoard's logs and results go.")
 
     def __post_init__(self):
@@ -81,6 +84,9 @@ class Settings:
                 raise ValueError(f"{field.name}={value!r} must be one of {choices}.")
             if field.metadata["positive"] and value is not None and not value > 0:
                 raise ValueError(f"{field.name}={value} must be positive.")
+            least = field.metadata["least"]
+            if least is not None and not value >= least:
+                raise ValueError(f"{field.name}={value} must be at least {least}.")
         if not 0 <= self.sparse_epochs <= self.epochs:
             raise ValueError(
                 f"sparse_epochs={self.sparse_epochs} must be 0 to {self.epochs}, all epochs of the run."
@@ -94,6 +100,8 @@ class Settings:
         if self.sparse_epochs and self.comm == "auto":
             raise ValueError("comm='auto' chooses in all epochs: give --sparse_epochs=0 beside it.")
         sparse = self.sparse_epochs or hasattr(communication.get(self.comm), "density")
+        if self.density is not None and not 0 < self.density <= 1:
+            raise ValueError(f"density={self.density} must be above 0, and 1 at most.")
         if self.density is not None and not sparse:
             raise ValueError(
                 f"density={self.density} must be none with sparse_epochs=0 and comm={self.comm!r}, which is "

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+from datacache import budget
 from examples.common.settings import Settings, setting
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of LARS
@@ -53,10 +54,10 @@ def parse_phases(text: str) -> tuple[Phase, ...]:
 
 def parse_sides(text: str) -> tuple[int, ...]:
     """Numbers from SIDE,..."""
-    try:
-        return tuple(int(side) for side in text.split(","))
-    except ValueError:
-        raise ValueError(f"canvases={text!r} must be SIDE,..., e.g. 160,352.") from None
+    sides = tuple(int(side) if side.isdecimal() else 0 for side in text.split(","))
+    if min(sides) < 1:
+        raise ValueError(f"canvases={text!r} must be SIDE,..., in pixels, e.g. 160,352.")
+    return sides
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Config(Settings):
         parse=parse_phases,
     )
     warm_up_epochs: float = setting("The rate rises so long.", positive=True)
-    last_learning_rate: float = setting("The rate at the end.")
+    last_learning_rate: float = setting("The rate at the end.", least=0)
     label_smoothing: float = setting("Part of a label that is spread over all classes.", 0.1)
     data_dir: str = setting("ImageNet's TFRecords: train-00000-of-01024, ...", _IMAGENET)
     classes: int = setting("How many there are.", 1000, positive=True, lasting=True)
@@ -127,6 +128,7 @@ class Config(Settings):
                 f"data_dir={self.data_dir!r} must be left out where the data are synthetic; give "
                 "--nosynthetic and --classes beside it, or another recipe."
             )
+        budget.parse(self.cache_memory)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0, below 1.")
         if not 0 <= self.goal <= 1:

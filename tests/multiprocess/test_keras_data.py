@@ -162,6 +162,30 @@ def test_ragged_predictions(strategy):
     assert found.to_list() == (2 * ids).to_list()
 
 
+@pytest.mark.parametrize("batch", [4, 3])
+def test_predictions_of_words_and_of_numbers_beside_them(topology, strategy, batch):
+    """Labels by name; a loss that is one number, which Keras keeps for each batch."""
+    words = ["", "zwei", "d\u00f6rt \u00e4 ", "vier"]
+
+    class Model(keras3.Model):
+        def call(self, x):
+            ids = tf.cast(x[:, 0], tf.int32)
+            named = tf.gather(tf.constant(words), ids % 4)
+            names = tf.stack([named, named + "!"], axis=1)
+            return {"names": names, "mean": tf.reduce_mean(x), "two": tf.constant(2)}
+
+    with strategy.scope():
+        model = Model()
+    x = np.arange(11, dtype="float32")[:, np.newaxis]
+    rows = batch * topology.num_workers
+    found = model.predict(x, batch_size=rows, verbose=0)
+    names = [[words[i % 4].encode(), words[i % 4].encode() + b"!"] for i in range(11)]
+    assert found["names"].tolist() == names
+    means = [x[first : first + rows].mean() for first in range(0, 11, rows)]
+    np.testing.assert_allclose(found["mean"], means if len(means) > 1 else means[0], rtol=1e-6)
+    assert np.ravel(found["two"]).tolist() == [2] * len(means)
+
+
 @pytest.mark.parametrize("kind", ["padded", "sparse"])
 def test_predictions_that_cannot_be_gathered_say_why(topology, strategy, kind):
     class Rows(keras3.Model):

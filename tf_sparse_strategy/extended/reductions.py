@@ -161,6 +161,7 @@ class Reductions:
         _, batch, _ = opened(args)
 
         def gather(x):
+            """Of a number beside the rows, as a loss, the mean over all rows; of integers the first's."""
             if isinstance(x, tf.RaggedTensor):
                 lengths = self.collectives.all_gather(x.row_lengths())
                 return tf.RaggedTensor.from_row_lengths(gather(x.values), lengths, validate=False)
@@ -169,15 +170,32 @@ class Reductions:
                     "predict: an output is a SparseTensor; have the model return tf.sparse.to_dense of it."
                 )
             x = tf.convert_to_tensor(x)  # an eager step may return NumPy's
+            if x.shape.rank == 0:
+                if not x.dtype.is_floating:
+                    return gather(x[tf.newaxis])[0]
+                share = 1 / self._size if batch is None else batch.rows / batch.total
+                return self.collectives.all_reduce(x * tf.cast(share, x.dtype))
             checks = [] if x.shape[1:].is_fully_defined() else [self._same_shapes(x)]
             with tf.control_dependencies(checks):
-                return self.collectives.all_gather(x)
+                return self._gather_strings(x) if x.dtype == tf.string else self.collectives.all_gather(x)
+
+        def counted(x):
+            is_whole = isinstance(x, tf.SparseTensor) or tf.TensorShape(x.shape).rank == 0
+            return x if is_whole else if_counted(x, batch.rows > 0)
 
         if batch is not None:  # whose rows a model may make into other numbers of rows
-            outputs = tf.nest.map_structure(
-                lambda x: x if isinstance(x, tf.SparseTensor) else if_counted(x, batch.rows > 0), outputs
-            )
+            outputs = tf.nest.map_structure(counted, outputs)
         return tf.nest.map_structure(gather, outputs)
+
+    def _gather_strings(self, x):
+        """As `all_gather`: their bytes travel one string after the other, beside their lengths."""
+        joined = tf.strings.reduce_join(tf.reshape(x, [-1]))
+        lengths = self.collectives.all_gather(tf.strings.length(x))
+        bytes_of_all = self.collectives.all_gather(tf.io.decode_raw(joined, tf.uint8))
+        letters = tf.constant([bytes([letter]) for letter in range(256)])
+        whole = tf.strings.reduce_join(tf.gather(letters, tf.cast(bytes_of_all, tf.int32)))
+        flat = tf.reshape(lengths, [-1])
+        return tf.reshape(tf.strings.substr(whole, tf.cumsum(flat, exclusive=True), flat), tf.shape(lengths))
 
     def _same_shapes(self, x):
         """Fails on all workers where their outputs differ in more than the number of rows."""

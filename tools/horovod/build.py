@@ -100,6 +100,7 @@ def build_environment(version: str, gpu: bool, source: pathlib.Path) -> dict[str
         if (gpu and name in GPU_SETTINGS) or not name.startswith(("HOROVOD_", "MAKE", "MFLAGS"))
     }
     environment |= FEATURES
+    environment["CMAKE_GENERATOR"] = "Unix Makefiles"  # Horovod's setup.py speaks to make
     environment["PATH"] = build_path()
     environment["HOROVOD_LOCAL_VERSION"] = version.partition("+")[2]
     # Horovod's log lines name the source file: not by a path in a deleted directory.

@@ -6,6 +6,7 @@
 # packages, pip's cache and Bazel's own output directory. Logs of the long steps: .cache/setup/*.log
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+unset PYTHONPATH PYTHONHOME  # pip would take another environment's packages for ours
 cache=.cache/setup
 
 say() { printf '[setup] %s\n' "$*"; }
