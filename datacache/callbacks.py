@@ -28,7 +28,7 @@ def unseen(model) -> list[tf.Variable]:
     """
     optimizer = model.optimizer
     seen = {id(node) for each in (model, optimizer) for node in tf.train.TrackableView(each).descendants()}
-    of_optimizer = optimizer.variables if isinstance(optimizer.variables, list) else []  # else tf_keras's
+    of_optimizer = optimizer.variables if isinstance(optimizer.variables, list) else []  # else a legacy one's
     variables = {id(variable): variable for variable in (*model.variables, *of_optimizer)}
     own = [variable for variable in variables.values() if not ({id(variable), id(variable.value)} & seen)]
     return [variable.value for variable in own]
@@ -89,7 +89,7 @@ class Resume(_Callback):
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(
                 f"{os.fspath(directory)} holds a checkpoint of another model, optimizer, or of other "
-                f"arguments: name another directory. {error}"
+                f"arguments or an earlier version: name another directory. {error}"
             ) from error
         self._every, self._saved, self._epoch_start = every, self.step, self.step
 
@@ -101,7 +101,7 @@ class Resume(_Callback):
     def spans(self, epochs: int, steps_per_epoch: int) -> Iterator[order.Span]:
         """The calls of `fit` that finish a run of `epochs` epochs, those done included, from here on.
 
-        None follows one that a callback has stopped.
+        After a call that a callback has stopped there are no more.
         """
         for span in order.spans(self.step, epochs, steps_per_epoch):
             yield span

@@ -2,8 +2,10 @@
 
 import collections
 import dis
+import functools
 import hashlib
 import pathlib
+import re
 import types
 from collections.abc import Callable, Iterator
 
@@ -13,6 +15,13 @@ import tensorflow as tf
 # Whose repr() says all there is to say.
 _OF_PYTHON = (type(None), type(...), bool, int, float, complex, str, bytes, range, pathlib.PurePath)
 _PLAIN = (*_OF_PYTHON, np.dtype, tf.DType, tf.TensorShape, tf.TensorSpec)
+
+
+_METHODS = (
+    types.FunctionType, property, staticmethod, classmethod, functools.cached_property,
+    functools.partialmethod, functools.singledispatchmethod,
+)  # fmt: skip
+_MARK = re.compile(r"_tf_|_keras_|\w*__$")  # attributes that TensorFlow, Keras and AutoGraph give functions
 
 
 class _Opaque(Exception):
@@ -60,12 +69,12 @@ class _Describer:
     def _has_code(self, kind: type) -> bool:
         """Whether a class, or one that it is made of, has methods of this module's."""
         return any(
-            getattr(getattr(found, "fget", None) or getattr(found, "__func__", found), "__module__", None)
-            == self._home
+            getattr(function, "__module__", None) == self._home
             for base in kind.__mro__
             if base.__module__ == self._home
             for found in vars(base).values()
-            if isinstance(found, (types.FunctionType, property, staticmethod, classmethod))
+            if isinstance(found, _METHODS)
+            for function in [getattr(found, n, None) for n in ("fget", "func", "__func__")] + [found]
         )
 
     def _function(self, function: types.FunctionType) -> str:
@@ -80,7 +89,7 @@ class _Describer:
         values += [(name, names[name]) for name in sorted(set(_globals(code))) if name in names]
         refers = [(name, self.of(value, name)) for name, value in values]
         defaults = self.of([function.__defaults__, function.__kwdefaults__], "a default")
-        theirs = {key: own for key, own in vars(function).items() if not (key[0] == "_" or key[-2:] == "__")}
+        theirs = {key: own for key, own in vars(function).items() if not _MARK.match(key)}
         own = self.of(theirs, "an attribute") if theirs else ""
         return f"function({self._code(code)},{refers},{defaults}{own})"
 
@@ -112,9 +121,9 @@ def _globals(code: types.CodeType) -> Iterator[str]:
 def of(function: Callable, argument: str = "version") -> str:
     """A version that changes with what a function does, as far as its module says that.
 
-    It follows from the function's code and defaults, from the variables and globals that it refers to, and
-    from those functions among them that are of the same module. Of other modules only the names count: who
-    changes what is there, or the version of a library, changes the version by hand.
+    It follows from the function's code, defaults and attributes, from the variables and globals that it
+    refers to, and from those functions among them that are of the same module. Of other modules only the
+    names count: who changes what is there, or the version of a library, changes the version by hand.
 
     Args:
       function: e.g. decode.

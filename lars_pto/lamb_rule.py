@@ -60,7 +60,7 @@ class LambRule:
         return Begun(divide(unbiased_m, tf.sqrt(unbiased_v) + self.epsilon), decay, (m, v))
 
     def last_step(self, g, sums, learning_rate, decay) -> None:
-        """See `trust_ratio.Rule`: LAMB's last step is none of momentum."""
+        """See `trust_ratio.Rule`: LAMB's last step is not one of momentum."""
 
     def finish(self, w, g, begun, sums, learning_rate, decay):
         """See `trust_ratio.Rule`."""

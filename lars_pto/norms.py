@@ -111,7 +111,7 @@ class Norms:
     "auto" measures both once, when it first sees the layers, with buffers of their shapes (for a
     moment as much memory as weights and gradients take). Each worker learns all workers' times, so
     all decide alike. It stays "off" where it cannot measure: several replicas in one process share
-    their cores and are traced one by one, and MultiWorkerMirroredStrategy has no collectives to spare then.
+    their cores and are traced one by one, and MultiWorkerMirroredStrategy refuses collectives beside a trace.
 
     Attributes:
       mode: "auto", "on" or "off".

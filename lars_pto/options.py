@@ -1,7 +1,7 @@
 """The constructors of LARS and LAMB, the same for Keras 3 and tf_keras."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lars_pto.lamb_rule import LambRule
@@ -83,7 +83,7 @@ class LarsOptions:
             epsilon,
             nesterov,
             variant,
-            tuple(ratio_bounds) if isinstance(ratio_bounds, Sequence) else ratio_bounds,
+            tuple(ratio_bounds) if isinstance(ratio_bounds, Iterable) else ratio_bounds,
         )
         exclusions = _exclusions(exclude_vectors, weight_decay_exclusions, adaptation_exclusions)
         super().__init__(rule, exclusions, parallel, learning_rate, weight_decay, keras_options)

@@ -285,7 +285,7 @@ def test_settings_are_checked(bad):
 
 
 def test_the_limit_of_memory_is_read_at_once():
-    with pytest.raises(ValueError, match="memory='foo'"):
+    with pytest.raises(ValueError, match="cache_memory='foo'"):
         dataclasses.replace(TINY, cache_memory="foo")
 
 

@@ -94,7 +94,8 @@ def _build(original, model, extended, iterator, data_batch):
     specs = extended.local_value(iterator._distributed_dataset.element_spec)
     flat = tf.nest.flatten(specs)
     # Eagerly a metric may look at its result, which is a symbol while shapes are inferred.
-    may_fail = not is_kerass or model.run_eagerly or any(isinstance(spec, _NOT_DENSE) for spec in flat)
+    asks_later = model.run_eagerly and extended.chunked is None
+    may_fail = not is_kerass or asks_later or any(isinstance(spec, _NOT_DENSE) for spec in flat)
     try:
         # Weights may have shapes of the data, and eager code may ask for sizes.
         if model.run_eagerly or not (_is_built(model) or all(_is_known(spec) for spec in flat)):
@@ -104,7 +105,8 @@ def _build(original, model, extended, iterator, data_batch):
         with model.distribute_strategy.scope():
             model._symbolic_build(data_batch=batch)
     except Exception as error:
-        if not may_fail:
+        of_data = asks_later and isinstance(error, tf.errors.OpError)  # or of a worker that was lost
+        if of_data or not may_fail:
             raise
         logging.info("%r is built by its first step: %s", model.name, error)
 

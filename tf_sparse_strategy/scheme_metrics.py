@@ -1,6 +1,6 @@
 """What sparse communication does: parts of gradients applied, what waits in residuals, schemes in use.
 
-As of `metrics.py`, but for what is measured of the last step alone.
+Counters, as in metrics.py, whose differences belong to a stretch of training; and numbers of its last step.
 """
 
 import dataclasses

@@ -85,7 +85,7 @@ class Settings:
             if field.metadata["positive"] and value is not None and not value > 0:
                 raise ValueError(f"{field.name}={value} must be positive.")
             least = field.metadata["least"]
-            if least is not None and not value >= least:
+            if least is not None and value is not None and not value >= least:
                 raise ValueError(f"{field.name}={value} must be at least {least}.")
         if not 0 <= self.sparse_epochs <= self.epochs:
             raise ValueError(

@@ -54,7 +54,7 @@ def parse_phases(text: str) -> tuple[Phase, ...]:
 
 def parse_sides(text: str) -> tuple[int, ...]:
     """Numbers from SIDE,..."""
-    sides = tuple(int(side) if side.isdecimal() else 0 for side in text.split(","))
+    sides = tuple(int(side) if side.strip().isdecimal() else 0 for side in text.split(","))
     if min(sides) < 1:
         raise ValueError(f"canvases={text!r} must be SIDE,..., in pixels, e.g. 160,352.")
     return sides
@@ -128,7 +128,10 @@ class Config(Settings):
                 f"data_dir={self.data_dir!r} must be left out where the data are synthetic; give "
                 "--nosynthetic and --classes beside it, or another recipe."
             )
-        budget.parse(self.cache_memory)
+        try:
+            budget.parse(self.cache_memory)
+        except ValueError as error:
+            raise ValueError(f"cache_{error}") from None
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0, below 1.")
         if not 0 <= self.goal <= 1:

@@ -17,7 +17,6 @@ def measure(file: pathlib.Path | None) -> None:
 
     Raises:
       ValueError: there is no job, and so no link.
-      OSError: `file` cannot be written.
     """
     collectives.start()
     devices.pin()
@@ -27,8 +26,6 @@ def measure(file: pathlib.Path | None) -> None:
             "--measure needs a job of at least two workers: run it under the launcher, e.g. "
             "`horovodrun --gloo -np 8 -H vm1:4,vm2:4 tss doctor --measure`."
         )
-    if file and topology.rank == 0:
-        file.touch()  # now, not after it has measured
     model = link_measurement.measure(collectives.Collectives(topology))
     if topology.rank == 0:
         print(describe(model, topology), flush=True)

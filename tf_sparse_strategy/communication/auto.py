@@ -103,7 +103,7 @@ class Auto(Switching):
     measured: _Measured | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        self._sparse()  # which checks the arguments
+        object.__setattr__(self, "density", self._sparse()[0].density)  # which checks the arguments
         if not 0 <= self.recheck < 1:
             raise ValueError(f"Auto(recheck={self.recheck!r}) must be in [0, 1), e.g. 0.01.")
 

@@ -98,7 +98,8 @@ class OkTopK(SparseCommunication):
         renewed = tf.logical_or(due, state["overdue"] > 0)
         stale = tf.logical_or(due, state["local_threshold"] == 0)
         local = _threshold(k == n, stale, lambda: _kth_largest(acc, k), state["local_threshold"])
-        selected = _exceeds(acc, local)
+        finite_here = tf.reduce_all(tf.math.is_finite(acc))
+        selected = _exceeds(acc, local, finite_here)
         chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
         boundaries = tf.cond(
             age % self.boundary_period == 0,
@@ -119,9 +120,9 @@ class OkTopK(SparseCommunication):
             lambda: _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k),
             state["global_threshold"],
         )
-        winners = tf.cast(tf.where(_exceeds(total, overall))[:, 0], tf.int32)
+        sums_are_finite = tf.reduce_all(tf.math.is_finite(total))
+        winners = tf.cast(tf.where(_exceeds(total, overall, sums_are_finite))[:, 0], tf.int32)
         rows = _pack(tf.gather(total, winners), winners)
-        finite_here = tf.reduce_all(tf.math.is_finite(acc))
         absent = tf.logical_and(overall == 0, k < n)
         notes = tf.stack([tf.size(winners), *(tf.cast(x, tf.int32) for x in (finite_here, absent))])
         everyone = collectives.all_gather(notes[tf.newaxis], purpose="gradients")
@@ -167,10 +168,16 @@ class OkTopK(SparseCommunication):
         return 8 * share.holders * -(-self.count(n) // share.holders)  # balanced over the holders
 
 
-def _exceeds(x, threshold):
-    """Zeros never do, or an all-zero gradient would be sent whole; NaN always does, as all must see it."""
+def _exceeds(x, threshold, is_finite):
+    """Zeros never do, or an all-zero gradient would be sent whole; of NaNs the first, which all must see."""
     large = tf.logical_and(tf.abs(x) >= threshold, x != 0)
-    return tf.logical_or(large, tf.logical_not(tf.math.is_finite(x)))
+
+    def or_nan():
+        nan = tf.math.is_nan(x)
+        first = tf.argmax(tf.cast(nan, tf.int32)) == tf.range(tf.size(x, tf.int64))
+        return tf.logical_or(large, tf.logical_and(nan, first))
+
+    return tf.cond(is_finite, lambda: large, or_nan)
 
 
 def _threshold(everything: bool, renewed, renew, old):

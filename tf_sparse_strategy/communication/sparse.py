@@ -44,7 +44,7 @@ class SparseCommunication(Communication):
             raise ValueError(
                 f"{name}(density={self.density!r}) must be in (0, 1], e.g. 0.01 to send one in a hundred."
             )
-        # NumPy's own would count in as few bits as it has, and be told apart from Python's in checkpoints.
+        # NumPy's would count in as few bits as it has, and read otherwise in checkpoints.
         object.__setattr__(self, "density", float(self.density))
 
     def validate(self, topology: Topology) -> None:

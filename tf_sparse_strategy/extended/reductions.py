@@ -161,7 +161,7 @@ class Reductions:
         _, batch, _ = opened(args)
 
         def gather(x):
-            """Of a number beside the rows, as a loss, the mean over all rows; of integers the first's."""
+            """Of a number beside the rows, as a loss, the mean over all rows; another scalar is rank 0's."""
             if isinstance(x, tf.RaggedTensor):
                 lengths = self.collectives.all_gather(x.row_lengths())
                 return tf.RaggedTensor.from_row_lengths(gather(x.values), lengths, validate=False)
@@ -174,13 +174,14 @@ class Reductions:
                 if not x.dtype.is_floating:
                     return gather(x[tf.newaxis])[0]
                 share = 1 / self._size if batch is None else batch.rows / batch.total
-                return self.collectives.all_reduce(x * tf.cast(share, x.dtype))
+                # A worker without rows has computed on one of no account.
+                return self.collectives.all_reduce(tf.math.multiply_no_nan(x, tf.cast(share, x.dtype)))
             checks = [] if x.shape[1:].is_fully_defined() else [self._same_shapes(x)]
             with tf.control_dependencies(checks):
                 return self._gather_strings(x) if x.dtype == tf.string else self.collectives.all_gather(x)
 
         def counted(x):
-            is_whole = isinstance(x, tf.SparseTensor) or tf.TensorShape(x.shape).rank == 0
+            is_whole = isinstance(x, tf.SparseTensor) or tf.TensorShape(getattr(x, "shape", ())).rank == 0
             return x if is_whole else if_counted(x, batch.rows > 0)
 
         if batch is not None:  # whose rows a model may make into other numbers of rows

@@ -15,7 +15,7 @@ def install() -> None:
 
 
 def _by_step(original, *args, **kwargs):
-    """Adds to TensorFlow's key of a trace what our hooks have a say in.
+    """Adds to TensorFlow's key of a trace what our hooks depend on.
 
     That a step runs, that its batch tells which rows count, whether a Loss returns a whole mean, which tables
     are trained.

@@ -160,7 +160,8 @@ class ChunkedUpdate:
             if not present:
                 continue
             wholes = [self._pairs[p][0] for p in present]
-            # Gradients of a scaled loss are float32 beside float16 weights: rounded when they are summed.
+            # Gradients of a scaled loss are float32 beside float16 weights: rounded when they are summed, in
+            # a bucket of twice the bytes then.
             dtype = _widest([*(gradients[place[p]].dtype for p in present), *(w.dtype for w in wholes)])
             packed = [  # TensorFlow may not know a shape, e.g. behind the loop of an LSTM
                 tf.ensure_shape(tf.cast(gradients[place[p]], dtype), whole.shape)
@@ -322,8 +323,10 @@ def key(variable: Any) -> int:
 
 
 def _widest(dtypes: Sequence[tf.DType]) -> tf.DType:
-    """The dtype that loses nothing of these, of floating ones."""
-    return dtypes[0] if len(set(dtypes)) == 1 else tf.float64 if tf.float64 in dtypes else tf.float32
+    """The narrowest dtype of at least float32, or all of them, that holds what these floating ones do."""
+    if len(set(dtypes)) == 1:
+        return dtypes[0]
+    return tf.float64 if tf.float64 in dtypes else tf.float32
 
 
 def is_setting(optimizer: Any, variable: Any) -> bool:
