@@ -18,8 +18,14 @@ ENVIRONMENT = {
 }
 
 
-def run(lab: Netlab, module: str, *arguments: str, settings: dict[str, str] | None = None):
+def run(lab: Netlab, module: str, *arguments: str, environment: dict[str, str] | None = None):
     """Runs `python -m module FILE arguments...` on every worker; returns the JSON that is in FILE.
+
+    Args:
+      lab: the nodes.
+      module: of the workers' program.
+      arguments: of its command line, after FILE.
+      environment: variables of all workers, beside this process's.
 
     Raises:
       RuntimeError: a worker failed; what it printed is printed.
@@ -27,9 +33,9 @@ def run(lab: Netlab, module: str, *arguments: str, settings: dict[str, str] | No
     with tempfile.TemporaryDirectory(prefix="tss_bench_") as scratch:
         output = pathlib.Path(scratch, "records.json")
         command = [sys.executable, "-m", module, str(output), *arguments]
-        print(f"{lab}: {module} {' '.join(arguments)} {settings or ''}", flush=True)
-        environment = {**os.environ, **ENVIRONMENT, **(settings or {})}
-        result = lab.run(command, environment, echo=True)
+        print(f"{lab}: {module} {' '.join(arguments)} {environment or ''}", flush=True)
+        variables = {**os.environ, **ENVIRONMENT, **(environment or {})}
+        result = lab.run(command, variables, echo=True)
         if result.exit_code:
             raise RuntimeError(f"{module} failed with exit code {result.exit_code}; see above.")
         return json.loads(output.read_text())

@@ -156,7 +156,7 @@ def said(reached: bool) -> str:
 
 
 def size(n: int) -> str:
-    """Bytes, in the largest unit that divides them."""
+    """Bytes, in the largest unit that is not above them, rounded down."""
     for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):
         if n >= factor:
             return f"{n // factor} {unit}"

@@ -79,18 +79,10 @@ LAYERS = (
     ("benchmarks", "examples"),
 )
 _KERAS_ADAPTERS = tuple(
-    f"tf_sparse_strategy/keras_{name}.py"
-    for name in (
-        "backups",
-        "building",
-        "callers",
-        "epochs",
-        "file_callbacks",
-        "hooks",
-        "losses",
-        "optimizers",
-        "saving",
-    )
+    f"{name.replace('.', '/')}.py"
+    for layer in LAYERS
+    for name in layer
+    if name.startswith("tf_sparse_strategy.keras_")
 )
 # The only modules, or package, that may import each private or exchangeable interface; the longest name
 # counts. Horovod's launcher is not its runtime: it is plain Python, starts no rank and loads no library.
@@ -121,16 +113,11 @@ def _module_of(path: str) -> str:
 
 
 def layer_of(module: str) -> int | None:
-    """Returns the layer of a dotted name, None for a module that is not ours or has no layer.
-
-    A name that the package itself exports (`tf_sparse_strategy.SparseStrategy`) is of its layer.
-    """
+    """Returns the layer of a dotted name, None for a module that is not ours or has no layer."""
     for number, packages in enumerate(LAYERS):
-        for package in packages:
-            if package != "tf_sparse_strategy" and _within(module, package):
-                return number
-            if module == package:
-                return number
+        # The package's own entry is for itself alone: its modules have entries of their own.
+        if module in packages or any(_within(module, p) for p in packages if p != "tf_sparse_strategy"):
+            return number
     return None
 
 
@@ -144,6 +131,7 @@ def layer_violations(path: str, source: str) -> list[str]:
     found = []
     for name in sorted(imported_names(source, _package_of(path))):
         layer = layer_of(name)
+        # A name that the package itself exports, as `tf_sparse_strategy.SparseStrategy`, is of its layer.
         if layer is None and _within(name, "tf_sparse_strategy"):
             layer = layer_of("tf_sparse_strategy")
         if layer is not None and layer > own:

@@ -44,7 +44,7 @@ def module(name: str):
     return importlib.import_module(name)
 
 
-def with_grain(files: list[str], edge: int, batch: int):
+def with_grain(files: list[str], batch: int):
     """Reads and decodes by grain's threads; batches stay in its CacheIterDataset."""
     grain = module("grain")
 
@@ -57,7 +57,7 @@ def with_grain(files: list[str], edge: int, batch: int):
     return lambda epoch: itertools.islice(run, math.ceil(len(files) / batch))
 
 
-def with_webdataset(source: pathlib.Path, edge: int, batch: int):
+def with_webdataset(source: pathlib.Path, batch: int):
     """Reads and decodes tar files in one thread, as it does without PyTorch; samples stay in its Cached."""
     wds = module("webdataset")
     shards = sorted(str(path) for path in (source / SHARDS).glob("*.tar"))

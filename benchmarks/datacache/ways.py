@@ -94,12 +94,12 @@ def with_copies(source, scratch, edge):
 
 def grain(source, scratch, edge):
     """grain with its cache in memory."""
-    return peers.with_grain(_files(source), edge, BATCH)
+    return peers.with_grain(_files(source), BATCH)
 
 
 def webdataset(source, scratch, edge):
     """webdataset with its cache in memory."""
-    return peers.with_webdataset(source, edge, BATCH)
+    return peers.with_webdataset(source, BATCH)
 
 
 PLAIN, CACHE = f"tf.data, {_THREADS} threads", "cache() in memory"

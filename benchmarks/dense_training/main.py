@@ -39,7 +39,7 @@ def measure(quick: bool) -> dict:
         with Netlab(nodes, local, rate) as lab:
             jobs = []
             for setting, variables in settings.items():
-                job = cluster.run(lab, f"{folder}.horovod_worker", *common, settings=variables)
+                job = cluster.run(lab, f"{folder}.horovod_worker", *common, environment=variables)
                 jobs.append({"setting": setting, **job})
                 for pack, size in PACKS.items():
                     given = (*common, *place, "--pack", str(size))

@@ -75,7 +75,7 @@ def difference_to_one_process(methods: dict[str, Method], workers: int, rank: in
 
 
 def time_rounds(methods: dict[str, Method], workers: int, rank: int, rounds: int, count: int) -> dict:
-    """Seconds per step by method and round; nobody waits for all but in a step: one job has no Horovod."""
+    """Seconds per step by method and round; without barriers between them: one of the jobs has no Horovod."""
     own = slice(rank * BATCH, (rank + 1) * BATCH)
     x, y = (tf.constant(part[own]) for part in rows(workers))
     steps = {name: method.step for name, method in methods.items()}

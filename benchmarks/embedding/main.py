@@ -22,7 +22,7 @@ def measure(quick: bool) -> dict:
             for name in settings.known(quick):
                 more = ["--quick"] if quick else []
                 used, kept = [
-                    cluster.run(lab, "benchmarks.embedding.held", name, *more, settings=allocator)
+                    cluster.run(lab, "benchmarks.embedding.held", name, *more, environment=allocator)
                     for allocator in (GIVES_BACK, None)
                 ]
                 held.append({**used, "kept": kept["training"]})

@@ -80,11 +80,11 @@ def measure(quick: bool, file: pathlib.Path | None) -> dict:
 def _jobs(lab, models, rounds, tapes):
     worker, common = "benchmarks.overlap.worker", ("--rounds", str(rounds), "--steps", str(STEPS))
     with tempfile.TemporaryDirectory(prefix="tss_bench_") as cache:  # nothing is known from earlier runs
-        jobs = cluster.run(lab, worker, *common, "--models", *models, settings={"TSS_CACHE_DIR": cache})
+        jobs = cluster.run(lab, worker, *common, "--models", *models, environment={"TSS_CACHE_DIR": cache})
     for name, tape in tapes.items():
         horovods = ("--horovod", "--warm_up", str(tape.warm_up), "--models")
         for together in [[model] for model in models] if tape.one_model else [models]:
-            theirs = cluster.run(lab, worker, *common, *horovods, *together, settings=tape.variables)
+            theirs = cluster.run(lab, worker, *common, *horovods, *together, environment=tape.variables)
             for model in together:
                 for kind in ("seconds", "weights"):
                     jobs[model][kind][f"{HOROVOD}, {name}"] = theirs[model][kind][HOROVOD]

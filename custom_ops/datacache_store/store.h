@@ -87,7 +87,6 @@ class Store {
   // Reads all that is stored; returns how many samples are damaged.
   int64_t Verify();
   Stats stats();
-  int64_t samples() const { return samples_; }
   int64_t payload_bytes() const { return payload_bytes_; }
   // Damaged samples that this process met, whether the file system had no room for one, and whether
   // somebody has truncated the file, which ends its use by this process.

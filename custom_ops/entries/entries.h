@@ -1,7 +1,7 @@
 // Sums and replacements at few places of long vectors.
 //
-// An entry is a value and an index. To TensorFlow's scatter operations each is a slice, which takes them far
-// longer than the memory access that it is here, fetched ahead of its turn.
+// An entry is a value and an index. TensorFlow's scatter operations treat each as a slice, at the cost of many
+// memory accesses. Here it is one, prefetched.
 //
 // Entries are taken in their order, so that the result depends on neither threads nor instruction sets (but for
 // subnormal numbers, where a thread flushes them). Indices are checked: they come from other machines.

@@ -16,8 +16,8 @@ struct Span {
   int64_t size;
 };
 
-// Keys [low, high) where the answer is expected. Keys above `high` are allowed anywhere; the
-// tighter the range, the finer the first histogram.
+// Keys [low, high], both included, among which the answer is expected. Larger keys may occur; the tighter the
+// range, the finer the histogram.
 struct KeyRange {
   uint32_t low;
   uint32_t high;

@@ -1,9 +1,10 @@
 """What a run prints at its end."""
 
+import operator
 import resource
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tf_sparse_strategy as tss
 
@@ -30,13 +31,28 @@ def show(rows: Mapping[str, str]) -> None:
     print(*(f"{name:{width}}{value}" for name, value in rows.items()), sep="\n", flush=True)
 
 
-def verdict(strategy: tss.SparseStrategy, name: str, value: float, goal: float) -> int:
-    """The exit code of a run that was to reach `goal`; the first worker says where it did not. Collective."""
-    failed = not value >= goal  # NaN, too
+def verdict(
+    strategy: tss.SparseStrategy,
+    name: str,
+    value: float,
+    goal: float,
+    reaches: Callable[[float, float], bool] = operator.ge,
+    form: str = ".2%",
+) -> int:
+    """The exit code of a run that was to reach `goal`; the first worker says where it did not. Collective.
+
+    Args:
+      strategy: of the run.
+      name: of what is measured.
+      value: its value.
+      goal: for it.
+      reaches: whether a value is good enough for a goal; False of NaN.
+      form: how both are printed.
+    """
+    failed = not reaches(value, goal)
     if failed and strategy.topology.rank == 0:
         print(
-            f"FAILED: {name} {value:.2%} is below the goal of {goal:.2%} (--goal); more epochs (--phases) "
-            "may help.",
+            f"FAILED: {name} {value:{form}} misses the goal of {goal:{form}} (--goal); more epochs may help.",
             file=sys.stderr,
         )
     # A launcher ends all workers once one has failed: not before the first has told its part.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -190,14 +189,10 @@ def program(
     def run(settings: TextSettings) -> int:
         strategy = start(settings, delay_rows=settings.delay_rows)
         result = train(settings, strategy)
-        value, first = measure(result), strategy.topology.rank == 0
-        if first:
+        value = measure(result)
+        if strategy.topology.rank == 0:
             rows = report.speed_and_bytes(strategy, result.history) if result.history else {}
             report.show({**rows, name: f"{value:,.3f}"})
-        if settings.check and not reaches(value, settings.goal):
-            if first:
-                print(f"FAILED: {name} {value:,.3f}; --goal={settings.goal:g}", file=sys.stderr)
-            return 1
-        return 0
+        return report.verdict(strategy, name, value, settings.goal, reaches, ",.3f") if settings.check else 0
 
     return run

@@ -84,7 +84,7 @@ def test_exit_code_follows_the_goal(dense, monkeypatch, capsys, given, code):
     assert main.main(config) == code
     assert main.main(dataclasses.replace(config, check=False)) == 0
     assert main.main(dataclasses.replace(config, synthetic=True)) == 0  # noise has no goal
-    failed = "FAILED: test accuracy 90.00% is below the goal" in capsys.readouterr().err
+    failed = "FAILED: test accuracy 90.00% misses the goal" in capsys.readouterr().err
     assert failed == (bool(code) and strategy.topology.rank == 0)
 
 

@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Runs pytest; leaves <rank>.log, <rank>.xml and , after success, <rank>.ok in the directory given."""
+    """Runs pytest; leaves <rank>.log, <rank>.xml and, after success, <rank>.ok in the directory given."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with its launcher
     scratch, file, *pytest_args = sys.argv[1:]
     rank = os.environ["HOROVOD_RANK"]

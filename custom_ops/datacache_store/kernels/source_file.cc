@@ -88,7 +88,7 @@ absl::Status HasStamp(const std::string& original, uint64_t stamp, bool* same) {
   return absl::OkStatus();
 }
 
-// The same, but asks the storage at most once a second where it is so.
+// The same, but keeps that it is so for a second: who reads record by record is not to ask the storage each time.
 absl::Status HadStamp(const std::string& original, uint64_t stamp, bool* same) {
   static std::mutex* mutex = new std::mutex;
   static auto* asked = new std::map<std::pair<std::string, uint64_t>, int64_t>;
@@ -181,7 +181,7 @@ bool SourceFile::ReadCopy(int64_t offset, int64_t length, bool record, std::stri
   return state == CopyState::kGood;
 }
 
-// By its footer: who holds a lock keeps others waiting, and damage is noticed where it is read.
+// By its footer alone: this is called under a lock, for which others wait. Damage is noticed where it is read.
 bool SourceFile::HasCopy() const {
   std::string nothing;
   return !copy_.empty() && datacache::ReadCopy(copy_, stamp_, 0, 0, &nothing) == CopyState::kGood;

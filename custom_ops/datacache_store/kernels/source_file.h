@@ -34,8 +34,8 @@ class SourceFile {
   // original read again.
   absl::Status Read(int64_t offset, int64_t length, bool record, std::string* data) const;
 
-  // Calls `use` with the file's size and what reads it. What `use` finds damaged in the copy it is called for
-  // again, with a new one.
+  // Calls `use` with the file's size and what reads it. Where `use` finds the local copy damaged (DataLoss), the
+  // copy is made anew, and `use` is called once more.
   absl::Status Scan(const std::function<absl::Status(uint64_t size, const Reader& read)>& use) const;
 
  private:

@@ -95,7 +95,7 @@ class StoreOp : public OpKernel {
  protected:
   virtual void ComputeOn(OpKernelContext* context, Store* store) = 0;
 
-  // While a kernel that writes lives: another process may have been stopped in the midst of that.
+  // What a kernel that writes waits for (Waiting): a process may have been stopped while it held the lock.
   std::string OthersThatWrite() const { return "other processes that write to " + path_; }
 
   // Once for each call that has met more of them.

@@ -25,7 +25,7 @@ class CodingOp : public OpKernel {
  protected:
   entries::Coding Of(int64_t k) const { return {k, static_cast<int>(low_), upper_}; }
 
-  // Rows, each some 10 cycles per index; false if one of them is.
+  // Calls body(row) for all rows, each some 10 cycles per index; false if it was of one of them.
   static bool All(OpKernelContext* context, int64_t rows, int64_t k, const std::function<bool(int64_t)>& body) {
     std::atomic<bool> good{true};
     ParallelFor(context, rows, 10 * k, [&](int64_t row) {

@@ -28,7 +28,7 @@ void Fill(OpKernelContext* context, const float* from, int64_t n, float* to) {
   });
 }
 
-// Of the first of these places, one for each thread's part, that is one.
+// An error that names the first bad index. `places`: of each part of the work its first bad one, or kAllInside.
 absl::Status Inside(const Tensor& indices, const std::vector<int64_t>& places, int64_t n) {
   for (const int64_t place : places) {
     if (place == entries::kAllInside) continue;
