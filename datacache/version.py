@@ -15,8 +15,6 @@ import tensorflow as tf
 # Whose repr() says all there is to say.
 _OF_PYTHON = (type(None), type(...), bool, int, float, complex, str, bytes, range, pathlib.PurePath)
 _PLAIN = (*_OF_PYTHON, np.dtype, tf.DType, tf.TensorShape, tf.TensorSpec)
-
-
 _METHODS = (
     types.FunctionType, property, staticmethod, classmethod, functools.cached_property,
     functools.partialmethod, functools.singledispatchmethod,

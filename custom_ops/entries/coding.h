@@ -25,7 +25,7 @@ struct Coding {
 // Writes words() words; false where an index is less than the one before, or does not fit the field.
 bool Encode(const int32_t* indices, const Coding& coding, uint32_t* words);
 
-// Reads them into k indices; false where they encode no k indices that do not descend and are below 2^31.
+// Reads them into k indices; false unless they encode that many, which never descend and are below 2^31.
 bool Decode(const uint32_t* words, const Coding& coding, int32_t* indices);
 
 }  // namespace entries

@@ -323,7 +323,7 @@ def key(variable: Any) -> int:
 
 
 def _widest(dtypes: Sequence[tf.DType]) -> tf.DType:
-    """The narrowest dtype of at least float32, or all of them, that holds what these floating ones do."""
+    """The floating dtype that all of these fit into: theirs, if they are one, else float32 or float64."""
     if len(set(dtypes)) == 1:
         return dtypes[0]
     return tf.float64 if tf.float64 in dtypes else tf.float32
