@@ -104,7 +104,7 @@ def test_exit_code_follows_the_goal(monkeypatch, capsys, strategy, topology, che
     monkeypatch.setattr(train, "train", lambda *_: poor)
     monkeypatch.setattr(strategy_lib, "start", lambda _: strategy)
     assert main.main(dataclasses.replace(TINY, goal=0.95, check=check)) == code
-    failed = "top-5 accuracy 90.00% is below the goal of 95.00%" in capsys.readouterr().err
+    failed = "top-5 accuracy 90.00% misses the goal of 95.00%" in capsys.readouterr().err
     assert failed == (bool(code) and topology.rank == 0)
 
 
