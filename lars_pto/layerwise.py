@@ -75,7 +75,7 @@ def checked(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
       ValueError: they are no list of regular expressions.
     """
     if isinstance(patterns, str) or not isinstance(patterns, Iterable):
-        raise ValueError(f"{argument}={patterns!r} must be a list of patterns, e.g. ['bias'].")
+        raise ValueError(f"{argument}={patterns!r} must be a list of patterns: [{patterns!r}].")
     patterns = tuple(patterns)
     for pattern in patterns:
         try:

@@ -279,6 +279,7 @@ def test_the_document_runs(tmp_path, shm, monkeypatch):
     for shown, here in {
         "/mnt/nfs/images": str(help_.images(tmp_path / "images")),
         "/mnt/ssd/cache": str(tmp_path / "local"),
+        "/mnt/shared": str(tmp_path / "shared"),
         'memory="auto",': f'memory="auto", memory_dir={str(shm)!r},',
         "epochs=28": "epochs=2",
         "256": "24",  # as many as there are: what is left of an epoch is dropped
