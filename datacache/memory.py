@@ -98,6 +98,7 @@ class Memory:
         self._share = -(-samples // nodes)
         self.sample_bytes = native.payload_bytes(specs) + 64  # a slot's header
         self._encoded_sizes = encoded_sizes
+        self._most_encoded = 0 if encoded_sizes is None else _most_encoded(encoded_sizes)
         self.limit, self.rooms = budget.Limit(0, "nothing"), budget.Rooms(0, 0)
         self.path = self.encoded_path = None
         _in_use.add(self)
@@ -133,7 +134,7 @@ class Memory:
         if others is None:
             _give(directory, _Given(0, 0))  # what the files take must be gone from the free space
         path = self._store(directory / "store", native.payload_bytes(self.specs))
-        kept = [] if encoded is None else encoded[encoded <= _most_encoded(encoded)]
+        kept = [] if encoded is None else encoded[encoded <= self._most_encoded]
         # A slot ends anywhere in a page that the next one begins in.
         encoded_bytes = int(np.mean(kept)) + 64 + _PAGE if len(kept) else None
 
@@ -169,7 +170,7 @@ class Memory:
     def _open_encoded(self, path: pathlib.Path) -> None:
         """Without room for its table, decoded samples are kept alone: that store may be full of them."""
         try:
-            self.encoded_path = self._store(path, _most_encoded(self._encoded_sizes))
+            self.encoded_path = self._store(path, self._most_encoded)
             native.set_capacity(self.encoded_path, self.rooms.encoded)
         except tf.errors.ResourceExhaustedError as error:
             _log.warning(

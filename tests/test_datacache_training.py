@@ -56,19 +56,28 @@ def train(cache, directory, callbacks=(), keras=keras, shuffle="local"):
     return trained, resume, histories
 
 
+def check_resumed(cache, tmp_path, after, shuffle="local", again=None):
+    """Training that ends after so many batches, and is resumed (with the cache `again`), as if it had not."""
+    whole, resume, _ = train(cache, tmp_path / "whole", shuffle=shuffle)
+    assert resume.step == 30
+    with pytest.raises(KeyboardInterrupt):
+        train(cache, tmp_path / "parts", [Crash(after)], shuffle=shuffle)
+    resumed, resume, _ = train(again or cache, tmp_path / "parts", shuffle=shuffle)
+    assert resume.step == 30
+    check_same_weights(whole, resumed)
+
+
+def check_same_weights(whole, resumed):
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("after", "shuffle"), [(1, "local"), (6, "exchange"), (13, "global"), (13, "exchange"), (28, "exchange")]
 )
 def test_resumed_training_is_uninterrupted_training(pattern, shm, tmp_path, after, shuffle):
     cache = help_.cache(pattern, shm)
-    whole, resume, _ = train(cache, tmp_path / "whole", shuffle=shuffle)
-    assert resume.step == 30
-    with pytest.raises(KeyboardInterrupt):
-        train(cache, tmp_path / "parts", [Crash(after)], shuffle=shuffle)
-    resumed, resume, _ = train(help_.cache(pattern, shm), tmp_path / "parts", shuffle=shuffle)
-    assert resume.step == 30
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_resumed(cache, tmp_path, after, shuffle, again=help_.cache(pattern, shm))
     assert train(cache, tmp_path / "parts")[2] == []  # nothing is left to do
 
 
@@ -93,13 +102,7 @@ def test_resumed_training_of_layers_in_a_list(pattern, shm, tmp_path, monkeypatc
         return made
 
     monkeypatch.setitem(globals(), "model", in_a_list)
-    cache = help_.cache(pattern, shm)
-    whole, _, _ = train(cache, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(cache, tmp_path / "parts", [Crash(13)])
-    resumed, _, _ = train(cache, tmp_path / "parts")
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_resumed(help_.cache(pattern, shm), tmp_path, after=13)
 
 
 def by_variable(variable):
@@ -122,13 +125,7 @@ def test_resumed_training_with_optimizers_within_another(pattern, shm, tmp_path,
         return made
 
     monkeypatch.setitem(globals(), "model", with_several)
-    cache = help_.cache(pattern, shm)
-    whole, _, _ = train(cache, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(cache, tmp_path / "parts", [Crash(13)])
-    resumed, _, _ = train(cache, tmp_path / "parts")
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_resumed(help_.cache(pattern, shm), tmp_path, after=13)
 
 
 class Stop(keras.callbacks.Callback):
@@ -172,8 +169,7 @@ def test_resumed_training_with_tf_keras(pattern, shm, tmp_path):
     part.fit(cache.dataset(BATCH, augment), steps_per_epoch=7, callbacks=[first], verbose=0)
     resumed, resume, _ = train(cache, tmp_path / "parts", keras=tf_keras)
     assert (first.step, resume.step) == (7, 30)
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_same_weights(whole, resumed)
 
 
 def test_a_model_that_is_not_built(tmp_path):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 STEPS = """
-import sys
 import tensorflow as tf
 import keras
 import lars_pto

@@ -31,6 +31,11 @@ class Batch(NamedTuple):
     rows: tf.Tensor
     total: tf.Tensor
 
+    @property
+    def share(self) -> tf.Tensor:
+        """Of the global batch's rows those that count here, float64 scalar."""
+        return self.rows / self.total
+
 
 def _is_sparse(x) -> bool:
     return isinstance(x, (tf.SparseTensor, tf.SparseTensorSpec))

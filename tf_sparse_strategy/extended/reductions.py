@@ -106,7 +106,7 @@ class Reductions:
     def loss_weight(self) -> tf.Tensor | None:
         """Share of the global batch that this worker's rows are, float64; or None outside Keras's steps."""
         batch = self.batch
-        return None if batch is None else batch.rows / batch.total
+        return None if batch is None else batch.share
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         pairs = [(component(value), to) for value, to in value_destination_pairs]
@@ -173,7 +173,7 @@ class Reductions:
             if x.shape.rank == 0:
                 if not x.dtype.is_floating:
                     return gather(x[tf.newaxis])[0]
-                share = 1 / self._size if batch is None else batch.rows / batch.total
+                share = 1 / self._size if batch is None else batch.share
                 # A worker without rows has computed on one of no account.
                 return self.collectives.all_reduce(tf.math.multiply_no_nan(x, tf.cast(share, x.dtype)))
             checks = [] if x.shape[1:].is_fully_defined() else [self._same_shapes(x)]

@@ -52,6 +52,18 @@ def whole(chunks: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     return tf.reshape(flat if flat.shape[0] == n else flat[:n], shape)
 
 
+def widest(dtypes: Sequence[tf.DType]) -> tf.DType:
+    """The floating dtype that all of these fit into: theirs, if they are one, else float32 or float64.
+
+    Example:
+      >>> widest([tf.float16, tf.bfloat16]), widest([tf.float16, tf.float16])
+      (tf.float32, tf.float16)
+    """
+    if len(set(dtypes)) == 1:
+        return dtypes[0]
+    return tf.float64 if tf.float64 in dtypes else tf.float32
+
+
 def pack(tensors: Sequence[tf.Tensor], workers: int) -> tf.Tensor:
     """[P * sum(c)]: what goes to worker 0, chunk by chunk, then to worker 1 …: a reduce-scatter's."""
     parts = [rows(x, workers) for x in tensors]

@@ -162,7 +162,7 @@ class ChunkedUpdate:
             wholes = [self._pairs[p][0] for p in present]
             # Gradients of a scaled loss are float32 beside float16 weights: rounded when they are summed, in
             # a bucket of twice the bytes then.
-            dtype = _widest([*(gradients[place[p]].dtype for p in present), *(w.dtype for w in wholes)])
+            dtype = chunks.widest([*(gradients[place[p]].dtype for p in present), *(w.dtype for w in wholes)])
             packed = [  # TensorFlow may not know a shape, e.g. behind the loop of an LSTM
                 tf.ensure_shape(tf.cast(gradients[place[p]], dtype), whole.shape)
                 for p, whole in zip(present, wholes, strict=True)
@@ -320,13 +320,6 @@ class ChunkedUpdate:
 def key(variable: Any) -> int:
     """What tells a variable from others, be it Keras's or the TensorFlow variable inside."""
     return id(slices.tensorflows(variable))
-
-
-def _widest(dtypes: Sequence[tf.DType]) -> tf.DType:
-    """The floating dtype that all of these fit into: theirs, if they are one, else float32 or float64."""
-    if len(set(dtypes)) == 1:
-        return dtypes[0]
-    return tf.float64 if tf.float64 in dtypes else tf.float32
 
 
 def is_setting(optimizer: Any, variable: Any) -> bool:
