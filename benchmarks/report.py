@@ -145,6 +145,12 @@ def spread(values: list[float], scale: float) -> str:
     return f"{middle} ({low}–{high})"
 
 
+def mean_and_deviation(values: list[float], scale: float = 1, form: Callable[[float], str] = number) -> str:
+    """Mean ± standard deviation, times `scale`; of one value itself."""
+    deviation = f" ± {form(scale * statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{form(scale * statistics.fmean(values))}{deviation}"
+
+
 def paired_ratio(seconds: dict[str, list[float]], one: str, other: str) -> float:
     """A way's time by another's in the same round, the median: what slows a whole round does not count."""
     return statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True))

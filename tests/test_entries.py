@@ -22,14 +22,16 @@ SHAPES = [
 ]
 
 
-def made(shards, rows, count, length):
-    """(values, indices): distinct in each row."""
+def made(shards, rows, count, length, rising=False):
+    """(values, indices): distinct in each row, in which they may be `rising`."""
     rng = np.random.default_rng(count)
     values = rng.normal(size=[shards, rows, count]).astype(np.float32)
     places = [rng.permutation(length)[:count] for _ in range(shards * rows)]
     for place in places:
         if count and length - 1 not in place:
             place[0] = length - 1
+        if rising:
+            place.sort()
     return values, np.array(places, np.int32).reshape(shards, rows, count)
 
 
@@ -42,10 +44,11 @@ def added(values, indices, length):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rising", [False, True])
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_sums_are_numpys_to_the_bit(shape, in_graph):
+def test_sums_are_numpys_to_the_bit(shape, rising, in_graph):
     *_, length = shape
-    values, indices = made(*shape)
+    values, indices = made(*shape, rising)
     run = tf.function(custom_ops.sum_entries) if in_graph else custom_ops.sum_entries
     total, finite = run(tf.constant(values), tf.constant(indices), length)
     np.testing.assert_array_equal(total, added(values, indices, length))
@@ -65,8 +68,9 @@ def test_rows_are_added_in_their_order():
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("add", [custom_ops.sum_entries, wrapper._sum_by_tensorflow])
-def test_sums_that_are_not_finite_are_told(wrong, add):
-    values, indices = made(2, 3, 7, 9)
+@pytest.mark.parametrize("rising", [False, True])
+def test_sums_that_are_not_finite_are_told(wrong, add, rising):
+    values, indices = made(2, 3, 7, 9, rising)
     values[1, 2, 4] = wrong
     assert not add(tf.constant(values), indices, 9)[1]
     most = tf.fill([1, 2, 1], np.finfo(np.float32).max)

@@ -16,7 +16,7 @@ from benchmarks.convergence.runs import (
     WITHOUT,
     WORDS_WITHOUT,
 )
-from benchmarks.report import environment_line, said, table
+from benchmarks.report import environment_line, mean_and_deviation, said, table
 
 # The goals: accuracy; points of it; a part; a ratio.
 LEAST = {DENSE: 0.98, RECIPE: 0.97} | dict.fromkeys([*OF_DIGITS, AT_ONCE, *OF_SGD], 0.94)
@@ -72,8 +72,7 @@ def _table(reached: dict, scale: float) -> str:
     header = ["scheme", "mean ± sd", *(f"seed {seed}" for seed in range(seeds))]
     rows = []
     for name, values in reached.items():
-        deviation = f" ± {scale * statistics.stdev(values):.1f}" if seeds > 1 else ""
-        mean = f"{scale * statistics.fmean(values):.1f}{deviation}"
+        mean = mean_and_deviation(values, scale, "{:.1f}".format)
         rows.append([name, mean, *(f"{scale * value:.1f}" for value in values)])
     return table(header, rows)
 

@@ -7,7 +7,15 @@ import statistics
 
 from benchmarks.end_to_end import projection
 from benchmarks.end_to_end.names import ALONE, AUTO, DENSE, DENSE_WAYS, HITOPK, SPARSE_WAYS
-from benchmarks.report import environment_line, number, results_file, said, spread, table
+from benchmarks.report import (
+    environment_line,
+    mean_and_deviation,
+    number,
+    results_file,
+    said,
+    spread,
+    table,
+)
 from benchmarks.scheduling_2d import tables as scheduling_2d
 
 GOAL = 1.25  # HiTopK's speed by the best dense way's where communication dominates
@@ -119,11 +127,6 @@ def check_alike(curves: dict) -> None:
 
 def learned(curves: dict, reached: float) -> str:
     """Seconds until an accuracy is reached, and what is reached in the end; mean and deviation over seeds."""
-
-    def said_of(values):
-        deviation = f" ± {number(statistics.stdev(values))}" if len(values) > 1 else ""
-        return f"{number(statistics.mean(values))}{deviation}"
-
     rows = []
     for way, seeds in curves.items():
         first = [next((s for s, _, accuracy in points if accuracy >= reached), None) for points in seeds]
@@ -131,9 +134,9 @@ def learned(curves: dict, reached: float) -> str:
         rows.append(
             [
                 way,
-                never if None in first else said_of(first),
-                said_of([points[-1][0] for points in seeds]),
-                said_of([100 * points[-1][2] for points in seeds]),
+                never if None in first else mean_and_deviation(first),
+                mean_and_deviation([points[-1][0] for points in seeds]),
+                mean_and_deviation([100 * points[-1][2] for points in seeds]),
             ]
         )
     return table(["way", f"s to {reached:.0%}", "s in all", "accuracy in the end, %"], rows)

@@ -3,13 +3,12 @@
 import statistics
 
 from benchmarks import continuing
-from benchmarks.report import environment_line, number, spread, table
+from benchmarks.report import environment_line, mean_and_deviation, number, spread, table
 
 
 def _reached(values: list[float], figure: str) -> str:
     scale, unit = (100, "%") if "accuracy" in figure else (1, "")
-    deviation = f" ± {number(scale * statistics.stdev(values))}" if len(values) > 1 else ""
-    return f"{number(scale * statistics.fmean(values))}{deviation}{unit}"
+    return f"{mean_and_deviation(values, scale)}{unit}"
 
 
 def render(results: dict) -> str:

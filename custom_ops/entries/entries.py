@@ -14,8 +14,8 @@ def sum_entries(values: tf.Tensor, indices: tf.Tensor, length: int) -> tuple[tf.
         total[s length + indices[s, c, k]] += values[s, c, k],   c = 0, 1, ...
 
     Each vector's entries are added in their order: every bit is the same on all machines, as long as the
-    indices of a row are distinct. Cost: one write of `total`, and a few ns for each entry, by one thread per
-    vector. No gradient.
+    indices of a row are distinct. Cost: one write of `total`, and where the indices of each row rise little
+    more; else a few ns for each entry, by one thread per vector. No gradient.
 
     When not to use it: where a large part of a vector has entries, adding vectors is faster. With a GPU in
     sight it is TensorFlow's scatter, which is slow on CPUs only.

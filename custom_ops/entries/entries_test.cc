@@ -1,7 +1,8 @@
-// Add and Replace against plain loops.
+// Add, SumBlock and Replace against plain loops.
 
 #include "custom_ops/entries/entries.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <vector>
@@ -30,6 +31,40 @@ TEST(EntriesTest, AddIsAPlainLoop) {
   }
 }
 
+TEST(EntriesTest, BlocksMakeWhatAddMakes) {
+  std::mt19937 random(2);
+  for (const int64_t n : {1, 2, 1000}) {
+    for (const int64_t count : {0, 1, 100}) {
+      for (const int64_t block : {int64_t{1}, int64_t{7}, n}) {
+        const int64_t rows = 3;
+        std::vector<float> values(rows * count), out(n, 9.0f), expected(n, 0.0f);
+        std::vector<int32_t> indices(rows * count);
+        for (float& value : values) value = std::normal_distribution<float>()(random);
+        for (int32_t& index : indices) index = static_cast<int32_t>(random() % n);
+        for (int64_t row = 0; row < rows; ++row) {
+          std::sort(indices.begin() + row * count, indices.begin() + (row + 1) * count);
+        }
+        ASSERT_TRUE(Rise(indices.data(), rows, count, n));
+        bool finite = true;
+        Add(values.data(), indices.data(), rows * count, n, expected.data(), &finite);
+        for (int64_t begin = 0; begin < n; begin += block) {
+          SumBlock(values.data(), indices.data(), rows, count, begin, std::min(begin + block, n), out.data(), &finite);
+        }
+        EXPECT_EQ(out, expected);
+        EXPECT_TRUE(finite);
+      }
+    }
+  }
+}
+
+TEST(EntriesTest, WhatDoesNotRiseOrLeadsOutside) {
+  EXPECT_TRUE(Rise(std::vector<int32_t>{0, 0, 3, 1, 2, 3}.data(), 2, 3, 4));
+  EXPECT_FALSE(Rise(std::vector<int32_t>{0, 0, 3, 1, 3, 2}.data(), 2, 3, 4));
+  EXPECT_FALSE(Rise(std::vector<int32_t>{1, 0, 3, 1, 2, 3}.data(), 2, 3, 4));
+  EXPECT_FALSE(Rise(std::vector<int32_t>{0, 1, 4}.data(), 1, 3, 4));
+  EXPECT_FALSE(Rise(std::vector<int32_t>{-1, 1, 3}.data(), 1, 3, 4));
+}
+
 TEST(EntriesTest, SumsThatAreNotFiniteAreSeen) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float most = std::numeric_limits<float>::max();
@@ -40,6 +75,9 @@ TEST(EntriesTest, SumsThatAreNotFiniteAreSeen) {
     std::vector<float> out(3, 0.0f);
     bool finite = true;
     Add(values.data(), same.data(), 2, 3, out.data(), &finite);
+    EXPECT_FALSE(finite);
+    finite = true;
+    SumBlock(values.data(), same.data(), 1, 2, 0, 3, out.data(), &finite);
     EXPECT_FALSE(finite);
   }
   std::vector<float> out(3, 0.0f);

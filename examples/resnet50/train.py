@@ -1,14 +1,13 @@
-"""Training: plain Keras but for the lines that mention `tss`, `strategy`, `lars_pto` or DataCache."""
+"""Training: plain Keras but for the lines that mention `tss`, `strategy`, `LARS` or DataCache."""
 
 import dataclasses
 
 import tensorflow as tf
 
-import lars_pto
 import tf_sparse_strategy as tss
 from datacache.callbacks import CacheMonitor
 from examples.common import phases
-from examples.common.garden import IS_LEGACY
+from examples.common.keras_classes import LARS
 from examples.common.precision import computing_in
 from examples.common.saving import resumed
 from examples.common.schedule import RiseAndFall
@@ -29,10 +28,6 @@ class Result:
 
 def make_optimizer(config: Config, schedule: RiseAndFall) -> tf.keras.optimizers.Optimizer:
     """LARS as in the public entry; biases and normalizations have neither decay nor a rate of their own."""
-    if IS_LEGACY:
-        from lars_pto.legacy_keras import LARS
-    else:
-        LARS = lars_pto.LARS
     return LARS(
         schedule,
         momentum=MOMENTUM,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-import lars_pto
 import tf_sparse_strategy as tss
 from examples.common import phases, report, schedule
 from examples.common.batches import of_rows, order
 from examples.common.garden import IS_LEGACY, check_keras
+from examples.common.keras_classes import LAMB, LazyAdam
 from examples.common.precision import computing_in
 from examples.common.saving import resumed
 from examples.common.strategy import start
@@ -77,17 +77,9 @@ def make_optimizer(
     """
     rate = make_rate(settings, plan)
     if settings.optimizer == "lamb":
-        if IS_LEGACY:
-            from lars_pto.legacy_keras import LAMB
-        else:
-            LAMB = lars_pto.LAMB
         return LAMB(
             rate, parallel=settings.pto or "auto", global_clipnorm=settings.clip, **moments
         )
-    if IS_LEGACY:
-        from tf_sparse_strategy.legacy_keras import LazyAdam
-    else:
-        LazyAdam = tss.optimizers.LazyAdam
     return LazyAdam(rate, global_clipnorm=settings.clip, **moments)
 
 

@@ -14,6 +14,7 @@ namespace tensorflow {
 namespace {
 
 constexpr int64_t kBlock = 1 << 18;  // elements that a thread clears or copies at a time
+constexpr int64_t kSums = 1 << 16;   // and adds up: a second cache holds them
 
 // Copies `from`, or zeros where it is nullptr.
 void Fill(OpKernelContext* context, const float* from, int64_t n, float* to) {
@@ -39,6 +40,46 @@ absl::Status Inside(const Tensor& indices, const std::vector<int64_t>& places, i
   return absl::OkStatus();
 }
 
+// C rows of K entries for each of S vectors of `length` elements, and the vectors one after the other.
+struct Sums {
+  const float* values;
+  const int32_t* indices;
+  int64_t shards, rows, count, length;
+  float* out;
+
+  int64_t first_of(int64_t shard) const { return shard * rows * count; }
+};
+
+// Every block of the vectors on its own. Returns whether all sums are finite.
+bool AddByBlocks(OpKernelContext* context, const Sums& sums) {
+  const int64_t blocks = (sums.length + kSums - 1) / kSums;  // of a vector
+  std::atomic<bool> all_finite{true};
+  ParallelFor(context, sums.shards * blocks, kSums + 10 * sums.rows * sums.count / blocks, [&](int64_t block) {
+    const int64_t shard = block / blocks, first = sums.first_of(shard), begin = block % blocks * kSums;
+    bool finite = true;
+    entries::SumBlock(sums.values + first, sums.indices + first, sums.rows, sums.count, begin,
+                      std::min(begin + kSums, sums.length), sums.out + shard * sums.length, &finite);
+    if (!finite) all_finite = false;
+  });
+  return all_finite;
+}
+
+// Entry after entry, to vectors of zeros. Sets for each vector where an index is outside, or kAllInside.
+bool AddInOrder(OpKernelContext* context, const Sums& sums, std::vector<int64_t>* outside) {
+  std::atomic<bool> all_finite{true};
+  ParallelFor(context, sums.shards, 10 * sums.rows * sums.count, [&](int64_t shard) {
+    bool finite = true;
+    for (int64_t row = 0; row < sums.rows && (*outside)[shard] == entries::kAllInside; ++row) {
+      const int64_t begin = sums.first_of(shard) + row * sums.count;
+      const int64_t stopped = entries::Add(sums.values + begin, sums.indices + begin, sums.count, sums.length,
+                                           sums.out + shard * sums.length, &finite);
+      if (stopped != entries::kAllInside) (*outside)[shard] = begin + stopped;
+    }
+    if (!finite) all_finite = false;
+  });
+  return all_finite;
+}
+
 class SumEntriesOp : public OpKernel {
  public:
   explicit SumEntriesOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -58,26 +99,17 @@ class SumEntriesOp : public OpKernel {
     OP_REQUIRES_OK(context, shape.AddDimWithStatus(MultiplyWithoutOverflow(shards, length_)));
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &total));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &finite));
-    float* out = total->flat<float>().data();
-    Fill(context, nullptr, total->NumElements(), out);
-    finite->scalar<bool>()() = true;
-    if (indices.NumElements() == 0) return;  // of however many shards
-    const float* value = values.flat<float>().data();
-    const int32_t* index = indices.flat<int32>().data();
-    std::atomic<bool> all_finite{true};
-    std::vector<int64_t> outside(shards, entries::kAllInside);
-    ParallelFor(context, shards, 10 * rows * count, [&](int64_t shard) {
-      bool finite_here = true;
-      for (int64_t row = 0; row < rows && outside[shard] == entries::kAllInside; ++row) {
-        const int64_t begin = (shard * rows + row) * count;
-        const int64_t stopped = entries::Add(value + begin, index + begin, count, length_,
-                                             out + shard * length_, &finite_here);
-        if (stopped != entries::kAllInside) outside[shard] = begin + stopped;
-      }
-      if (!finite_here) all_finite = false;
-    });
+    const Sums sums = {values.flat<float>().data(), indices.flat<int32>().data(), shards, rows, count, length_,
+                       total->flat<float>().data()};
+    const bool some = indices.NumElements() > 0;  // of however many shards
+    if (some && entries::Rise(sums.indices, shards * rows, count, length_)) {
+      finite->scalar<bool>()() = AddByBlocks(context, sums);
+      return;
+    }
+    Fill(context, nullptr, total->NumElements(), sums.out);
+    std::vector<int64_t> outside(some ? shards : 0, entries::kAllInside);
+    finite->scalar<bool>()() = !some || AddInOrder(context, sums, &outside);
     OP_REQUIRES_OK(context, Inside(indices, outside, length_));
-    finite->scalar<bool>()() = all_finite;
   }
 
  private:
