@@ -103,14 +103,14 @@ class DataCache:
         read = source.reader()
         self.spec = sample_spec(lambda sample: decode(*read(sample)))
         flat = tf.nest.flatten(self.spec)
-        self._name = memory_level.identity(source.fingerprint, self.version, len(source), flat)
+        name = memory_level.identity(source.fingerprint, self.version, len(source), flat)
         about = {"source": source.title, "version": self.version}
         # Copies on a local disk are the encoded form already.
         encoded_sizes = source.encoded_sizes if self.local.root is None else None
         self.memory = memory_level.Memory(
-            memory_dir, self._name, len(source), flat, memory, about, encoded_sizes, nodes
+            memory_dir, name, len(source), flat, memory, about, encoded_sizes, nodes
         )
-        self._memory_dir, self._nodes = memory_dir, nodes
+        self._nodes = nodes
         kept = self.memory.kept  # datasets that hold the loader need not hold the cache
 
         def decode_sample(sample):
@@ -237,7 +237,7 @@ class DataCache:
         at_once = min(os.cpu_count(), _LOADED_AT_ONCE // max(len(rows) * sample_bytes, 1))
         at_once = max(at_once, READY)
         batches = steps.map(load_batch, at_once, deterministic=True).prefetch(READY)
-        dataset = untuned(native.timed(batches, self._name))
+        dataset = untuned(native.timed(batches, self.memory.name))
         dataset.is_prefetched = True  # another prefetch behind it would wait in the training's stead
         # What all workers must have alike: numbers stand for samples by the order of files.
         dataset.alike = {**plan._asdict(), "start": start, "files": self.source.contents[:16]}
@@ -304,7 +304,7 @@ class DataCache:
             return
         self._forecast_is_printed = True
         if self.memory.path and native.store_stats(self.memory.path).stored < len(self):
-            print("datacache:", self.memory.forecast(self._memory_dir), flush=True)
+            print("datacache:", self.memory.forecast(), flush=True)
 
     def stats(self) -> dict[str, float]:
         """What this process took from where since it began, and what the store holds, as in statistics.py.
@@ -312,7 +312,7 @@ class DataCache:
         Raises:
           tf.errors.FailedPreconditionError: the store's file has been replaced by one that is none.
         """
-        return statistics.of(self.memory, self._name)
+        return statistics.of(self.memory)
 
     def sample(self, number: int) -> Any:
         """Sample `number`, 0 to len - 1, e.g. to look at; read and decoded if it is not in memory.

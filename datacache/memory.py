@@ -78,6 +78,7 @@ class Memory:
       nodes: among which the samples are divided.
 
     Attributes:
+      name: the cache's, by which its waits are counted.
       path: the store; None where there is none.
       encoded_path: that of encoded samples; None where there is none.
       rooms: how many samples may be kept.
@@ -94,6 +95,7 @@ class Memory:
         encoded_sizes: np.ndarray | None = None,
         nodes: int = 1,
     ):
+        self.name, self._dir = name, memory_dir
         self.specs, self.samples = list(specs), samples
         self._share = -(-samples // nodes)
         self.sample_bytes = native.payload_bytes(specs) + 64  # a slot's header
@@ -219,9 +221,9 @@ class Memory:
             found, lambda: data, lambda: native.keep(self.encoded_path, sample, read(), self.path)
         )
 
-    def forecast(self, directory: str) -> str:
+    def forecast(self) -> str:
         """What will fit."""
-        return budget.forecast(self._share, self.sample_bytes, self.limit, self.rooms, directory)
+        return budget.forecast(self._share, self.sample_bytes, self.limit, self.rooms, self._dir)
 
 
 class _Given(NamedTuple):

@@ -41,7 +41,7 @@ def sample_spec(decode_sample: Callable[[tf.Tensor], Any]) -> Any:
 
 
 class Loader:
-    """Loads samples by number: `loader(ids)` in a graph, [b] -> structure of [b, ...].
+    """Loads samples by number: `loader(ids)` in a graph or eagerly, [b] -> structure of [b, ...].
 
     Args:
       decode_sample: from an int64 scalar to a sample, in the graph.

@@ -1,8 +1,9 @@
 """Where samples come from: the files of TFRecords, the images of a folder, or a function of a number.
 
-A source has a length, a title, a fingerprint of its content, a name for each sample, and `read(id)`, in the
-graph, what `decode` gets as arguments. Files are read through their local copies, if there is a place for
-them (local.py). `encoded_sizes` are the bytes that samples have before they are decoded, if they are known.
+A source has a length, a title, a fingerprint of its content, a name for each sample, and a `reader()`: the
+graph function from a sample's number to what `decode` gets as arguments. Files are read through their local
+copies, if there is a place for them (local.py). `encoded_sizes` are the bytes that samples have before they
+are decoded, if they are known.
 """
 
 import hashlib
@@ -155,26 +156,28 @@ class TFRecords:
         ends = np.concatenate([one[1:] for one in found])
         return np.stack([numbers, begins, ends - begins]).astype(np.int64)
 
-    def __len__(self) -> int:
+    def _records(self) -> np.ndarray:
+        """Of each record, its file, first byte and length; asked for before `open`, it opens."""
         if self._index is None:
             self.open(self._copies)
-        return self._index.shape[1]
+        return self._index
+
+    def __len__(self) -> int:
+        return self._records().shape[1]
 
     def name_of(self, sample: int) -> str:
         """For messages."""
-        file, begin, _ = self._index[:, sample]
+        file, begin, _ = self._records()[:, sample]
         return f"the record at byte {begin} of {self.paths[file]}"
 
     @property
     def encoded_sizes(self) -> np.ndarray:
         """Of each record, with its framing."""
-        len(self)
-        return self._index[2]
+        return self._records()[2]
 
     def reader(self) -> Callable[..., tuple[tf.Tensor, ...]]:
         """The graph function from a sample's number, and perhaps a `Kept`, to what `decode` gets."""
-        len(self)
-        parts = tf.constant(self._index)
+        parts = tf.constant(self._records())
         read_part = _file_reader(self.files, self._copies)
 
         def read(sample: tf.Tensor, kept: Kept = _not_kept):

@@ -6,14 +6,13 @@ from datacache.memory import Memory
 _NO_STORE = native.StoreStats(*[0] * len(native.StoreStats._fields))
 
 
-def of(memory: Memory, cache: str) -> dict[str, float]:
+def of(memory: Memory) -> dict[str, float]:
     """Counts since the process opened the store and the files.
 
     Reads from the local disk and from the central storage are those of all caches of the process.
 
     Args:
       memory: the cache's store.
-      cache: its name, by which its waits are counted.
 
     Returns:
       For each level (`memory`, `local`, `original`; `encoded` if there is one):
@@ -23,7 +22,7 @@ def of(memory: Memory, cache: str) -> dict[str, float]:
       counts of what happened.
     """
     read = native.read_stats()
-    batches, waited = native.waits(cache)
+    batches, waited = native.waits(memory.name)
     reads = read.local_reads + read.original_reads - read.copies
     found: dict[str, float] = {
         "samples": memory.samples,

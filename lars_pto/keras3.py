@@ -30,7 +30,7 @@ class _LayerWise(layerwise.LayerWise, keras.optimizers.Optimizer):
             return
         super().build(variables)
         self._treatments = [
-            self._exclusions.treatment(getattr(v, "path", v.name), len(v.shape), 1.0) for v in variables
+            self._exclusions.treatment(getattr(v, "path", v.name), len(v.shape)) for v in variables
         ]
         self._slots = self.add_optimizer_variables(variables, self._rule.slot_names)
 
@@ -39,9 +39,10 @@ class _LayerWise(layerwise.LayerWise, keras.optimizers.Optimizer):
         return [slot[index] for slot in self._slots]
 
     def _treatment_of(self, variable):
-        decays = self._use_weight_decay(_tensorflows(variable))  # which may have changed since it was built
-        treatment = self._treatments[self._get_variable_index(variable)]
-        return treatment.times(self.weight_decay if decays else 0.0)
+        decays, adapts = self._treatments[self._get_variable_index(variable)]
+        # Which may have changed since it was built.
+        decays = decays and self._use_weight_decay(_tensorflows(variable))
+        return layerwise.Treatment(decays, adapts)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         summed = super()._all_reduce_sum_gradients(grads_and_vars)

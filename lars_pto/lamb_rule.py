@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from lars_pto.trust_ratio import Begun, trust_ratio
+from lars_pto.trust_ratio import Begun, Change, trust_ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +59,10 @@ class LambRule:
         divide = tf.divide if self.epsilon > 0 else tf.math.divide_no_nan
         return Begun(divide(unbiased_m, tf.sqrt(unbiased_v) + self.epsilon), decay, (m, v))
 
-    def last_step(self, g, sums, learning_rate, decay) -> None:
-        """See `trust_ratio.Rule`: LAMB's last step is not one of momentum."""
-
-    def finish(self, w, g, begun, sums, learning_rate, decay):
+    def finish(self, w, g, begun, sums, learning_rate, decay) -> Change:
         """See `trust_ratio.Rule`."""
         ratio = tf.ones([], w.dtype)
         if sums is not None:
             weight_norm, direction_norm = tf.unstack(tf.sqrt(sums))
             ratio = tf.cast(trust_ratio(weight_norm, direction_norm), w.dtype)
-        return w - learning_rate * ratio * (begun.measured + decay * w), begun.slots
+        return w - learning_rate * ratio * (begun.measured + decay * w), *begun.slots

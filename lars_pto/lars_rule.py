@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from lars_pto.momentum_step import MomentumStep
-from lars_pto.trust_ratio import Begun, trust_ratio
+from lars_pto.trust_ratio import Begun, Change, trust_ratio
 
 VARIANTS = ("classic", "joint_norm", "after_momentum", "larc", "larc_clip")
 
@@ -85,19 +85,11 @@ class LarsRule:
         ahead = self.momentum * velocity + direction if self.nesterov else velocity
         return Begun(ahead, 0.0, (velocity,))
 
-    def finish(self, w, g, begun, sums, learning_rate, decay):
+    def finish(self, w, g, begun, sums, learning_rate, decay) -> Change:
         """See `trust_ratio.Rule`."""
-        if self.variant == "after_momentum":
-            ratio = self._ratio(w.dtype, sums, learning_rate, decay)
-            return w - learning_rate * ratio * begun.measured, begun.slots
-        new, velocity = self.last_step(g, sums, learning_rate, decay).values(w, begun.slots[0])
-        return new, (velocity,)
-
-    def last_step(self, g, sums, learning_rate, decay) -> MomentumStep | None:
-        """See `trust_ratio.Rule`."""
-        if self.variant == "after_momentum":
-            return None
         ratio = self._ratio(g.dtype, sums, learning_rate, decay)
+        if self.variant == "after_momentum":
+            return w - learning_rate * ratio * begun.measured, *begun.slots
         decay = tf.constant(decay, g.dtype)
         rate, scale = learning_rate * ratio, None
         if self.variant.startswith("larc"):

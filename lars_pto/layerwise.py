@@ -9,21 +9,14 @@ import tensorflow as tf
 from lars_pto import momentum_step
 from lars_pto.momentum_step import MomentumStep
 from lars_pto.norms import Measure
-from lars_pto.trust_ratio import Rule
+from lars_pto.trust_ratio import Change, Rule
 
 
 class Treatment(NamedTuple):
-    """How one variable is treated: its weight decay, and whether it has a rate of its own.
+    """How one variable is treated: whether it has weight decay, and whether it has a rate of its own."""
 
-    Optimizers, whose `weight_decay` may change, keep 1 or 0 times theirs as the decay.
-    """
-
-    decay: float
+    decays: bool
     adapts: bool
-
-    def times(self, weight_decay: float | None) -> "Treatment":
-        """This one where an optimizer's `weight_decay` is as given."""
-        return self._replace(decay=self.decay * (weight_decay or 0.0))
 
 
 class Layer(NamedTuple):
@@ -32,12 +25,11 @@ class Layer(NamedTuple):
     weights: tf.Tensor
     gradient: tf.Tensor | tf.IndexedSlices
     slots: tuple[tf.Tensor, ...]
-    treatment: Treatment
+    decay: float
+    adapts: bool
 
 
 _BIAS = r"(^|/)bias(:\d+)?$"  # as both Kerases name them
-
-Change = tuple[tf.Tensor, ...] | MomentumStep  # the new values of weights and slots, or what gives them
 
 
 class Exclusions(NamedTuple):
@@ -53,19 +45,19 @@ class Exclusions(NamedTuple):
     weight_decay: Sequence[str] = ()
     adaptation: Sequence[str] | None = None
 
-    def treatment(self, path: str, rank: int, decay: float) -> Treatment:
+    def treatment(self, path: str, rank: int) -> Treatment:
         """What these exclusions mean for one variable.
 
         Example:
-          >>> Exclusions(weight_decay=["embedding"]).treatment("tokens/embedding", 2, 0.1)
-          Treatment(decay=0.0, adapts=False)
-          >>> Exclusions(weight_decay=["embedding"]).treatment("dense/kernel", 2, 0.1)
-          Treatment(decay=0.1, adapts=True)
+          >>> Exclusions(weight_decay=["embedding"]).treatment("tokens/embedding", 2)
+          Treatment(decays=False, adapts=False)
+          >>> Exclusions(weight_decay=["embedding"]).treatment("dense/kernel", 2)
+          Treatment(decays=True, adapts=True)
         """
         vector = self.vectors and (rank <= 1 or _matches([_BIAS], path))
         adaptation = self.weight_decay if self.adaptation is None else self.adaptation
         decays = not (vector or _matches(self.weight_decay, path))
-        return Treatment(decay if decays else 0.0, not (vector or _matches(adaptation, path)))
+        return Treatment(decays, not (vector or _matches(adaptation, path)))
 
 
 def checked(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -118,8 +110,8 @@ def update_layers(
         # Its shape may be known to the run alone, as behind a tf.function.
         g = tf.cast(tf.ensure_shape(tf.convert_to_tensor(layer.gradient), layer.weights.shape), dtype)
         inputs.append((w, g))
-        begun.append(rule.begin(w, g, tuple(slots), layer.treatment.decay, step))
-    adapted = [i for i, layer in enumerate(layers) if layer.treatment.adapts]
+        begun.append(rule.begin(w, g, tuple(slots), layer.decay, step))
+    adapted = [i for i, layer in enumerate(layers) if layer.adapts]
     sums = measure(
         [inputs[i][0] for i in adapted],
         [begun[i].measured for i in adapted],
@@ -130,16 +122,14 @@ def update_layers(
     for i, (layer, (w, g)) in enumerate(zip(layers, inputs, strict=True)):
         rate = tf.cast(tf.convert_to_tensor(learning_rate), w.dtype)
         own = sums[row_of[i]] if i in row_of else None
-        if momentum_step.can_be_taken(layer.weights.dtype):
-            last = rule.last_step(g, own, rate, layer.treatment.decay)
-            if last is not None:
-                results.append(last)
+        change = rule.finish(w, g, begun[i], own, rate, layer.decay)
+        if isinstance(change, MomentumStep):
+            if momentum_step.can_be_taken(layer.weights.dtype):
+                results.append(change)
                 continue
-        new, slots = rule.finish(w, g, begun[i], own, rate, layer.treatment.decay)
+            change = change.values(w, *begun[i].slots)
         old = (layer.weights, *layer.slots)
-        results.append(
-            tuple(tf.cast(x, o.dtype) for x, o in zip((new, *slots), old, strict=True))
-        )
+        results.append(tuple(tf.cast(x, o.dtype) for x, o in zip(change, old, strict=True)))
     return results
 
 
@@ -148,15 +138,14 @@ class LayerWise:
 
     def _changes(self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]]) -> list[tuple[Change, tf.Variable]]:
         """Pairs as Keras has them, with a variable's change in place of its gradient."""
-        layers = [
-            Layer(
-                tf.convert_to_tensor(variable),
-                gradient,
-                tuple(tf.convert_to_tensor(slot) for slot in self._slots_of(variable)),
-                self._treatment_of(variable),
+        layers = []
+        for gradient, variable in pairs:
+            slots = tuple(tf.convert_to_tensor(slot) for slot in self._slots_of(variable))
+            treatment = self._treatment_of(variable)
+            decay = (self.weight_decay or 0.0) if treatment.decays else 0.0
+            layers.append(
+                Layer(tf.convert_to_tensor(variable), gradient, slots, decay, treatment.adapts)
             )
-            for gradient, variable in pairs
-        ]
         changes = update_layers(self._rule, layers, self.learning_rate, self.iterations + 1, self._norms)
         return [(change, variable) for change, (_, variable) in zip(changes, pairs, strict=True)]
 

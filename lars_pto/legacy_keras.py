@@ -29,9 +29,10 @@ class _LayerWise(layerwise.LayerWise, tf_keras.optimizers.Optimizer):
         super().build(var_list)
         if getattr(self, "_built", False):
             return
+        treatments = [self._exclusions.treatment(v.name, v.shape.rank) for v in var_list]
         self._treatments = [
-            self._exclusions.treatment(v.name, v.shape.rank, float(self._use_weight_decay(v)))
-            for v in var_list
+            treatment._replace(decays=treatment.decays and self._use_weight_decay(v))
+            for treatment, v in zip(treatments, var_list, strict=True)
         ]
         self._slots = [
             [self.add_variable_from_reference(v, name) for name in self._rule.slot_names]
@@ -52,7 +53,7 @@ class _LayerWise(layerwise.LayerWise, tf_keras.optimizers.Optimizer):
         return self._slots[self._index_of(variable)]
 
     def _treatment_of(self, variable):
-        return self._treatments[self._index_of(variable)].times(self.weight_decay)
+        return self._treatments[self._index_of(variable)]
 
     def _internal_apply_gradients(self, grads_and_vars):
         return super()._internal_apply_gradients(self._changes(grads_and_vars))

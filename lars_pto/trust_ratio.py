@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from lars_pto.momentum_step import MomentumStep
 
+Change = tuple[tf.Tensor, ...] | MomentumStep  # the new values of weights and slots, or what gives them
+
 
 class Begun(NamedTuple):
     """What a rule wants measured before it can finish the update of one tensor.
@@ -56,21 +58,13 @@ class Rule(Protocol):
         sums: tf.Tensor | None,
         learning_rate: Any,
         decay: float,
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """The part that comes after.
+    ) -> Change:
+        """The part that comes after: (the new weights, the new slots...), or a step of momentum.
 
         Args:
           sums: float64 [2], the sums of squares of w and of x + c w; None where the tensor is
             excluded from layer-wise rates, whose ratio is 1.
-
-        Returns:
-          (the new weights, the new slots).
         """
-
-    def last_step(
-        self, g: tf.Tensor, sums: tf.Tensor | None, learning_rate: Any, decay: float
-    ) -> MomentumStep | None:
-        """The part that comes after, where it is a step of momentum with the first slot; else None."""
 
 
 def trust_ratio(

@@ -80,7 +80,7 @@ def test_biases_of_any_rank_move_by_the_rate_alone(framework):
     optimizer = kind(1.0, weight_decay=0.1)
     optimizer.build(model.trainable_variables)
     treated = {
-        getattr(v, "path", v.name): treatment.adapts or treatment.decay > 0
+        getattr(v, "path", v.name): any(treatment)
         for v, treatment in zip(model.trainable_variables, optimizer._treatments, strict=True)
     }
     assert len(treated) == 11

@@ -10,7 +10,7 @@ from absl import logging
 
 from tf_sparse_strategy import keras_callers, metrics, scheme_metrics
 from tf_sparse_strategy.communication import Dense, Guarded, OkTopK, Torus2D
-from tf_sparse_strategy.communication.switching import within
+from tf_sparse_strategy.communication.switching import Switching, within
 from tf_sparse_strategy.hooking import extended_of
 from tf_sparse_strategy.recorder import Recorder
 
@@ -324,7 +324,7 @@ class _Schemes:
         rates = scheme_metrics.rates(before, now)
         schemes = list(within(self._strategy.communication, self._strategy.topology))
         names = ["sparse_part"]
-        names += ["scheme_changes"] if len(schemes) > 1 else []
+        names += ["scheme_changes"] if sum(not isinstance(s, Switching) for s in schemes) > 1 else []
         names += ["threshold_hits"] if any(isinstance(s, OkTopK) for s in schemes) else []
         names += ["eps", "beyond_limit"] if any(isinstance(s, Guarded) for s in schemes) else []
         names += ["applied_density", "residual_ratio"] if self._freq else []

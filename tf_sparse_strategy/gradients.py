@@ -53,7 +53,7 @@ class GradientReducer:
         Raises:
           ValueError: a variable has no static shape, or a gradient of slices would need momentum.
         """
-        if self.communication.applies_momentum(self._collectives.topology):
+        if self.communication.momentum is not None:
             _refuse_slices(pairs, self.communication)
         reduced = [None] * len(pairs)
         columns, rows, dense = [], [], []  # of tables, of other IndexedSlices; and the rest

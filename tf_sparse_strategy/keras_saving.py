@@ -22,7 +22,7 @@ from tf_sparse_strategy import saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import ours, while_set, wrap
-from tf_sparse_strategy.overlap.variables import owner_of
+from tf_sparse_strategy.overlap.variables import check_read
 
 
 class _Pickling(threading.local):
@@ -156,10 +156,7 @@ def _pickle_on_all(original, model):
 def require_newest_weights(model: Any) -> None:
     """On all workers that save: the first alone would fail, and the others wait for it in their next step."""
     for variable in getattr(model, "weights", ()):
-        variable = slices.tensorflows(variable)
-        owner = owner_of(variable)
-        if owner is not None:
-            owner.check_read(variable.name)
+        check_read(slices.tensorflows(variable))
 
 
 def _no_whole_file_in_memory(original, model):

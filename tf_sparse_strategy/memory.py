@@ -37,7 +37,8 @@ class _OfList:
     variables: list[weakref.ref]
     states: list[dict[str, tf.Variable]]  # of each bucket
     left_at: list[tuple[str, int]] | None = None  # counts, when another list took over
-    unused: dict[str, Any] = dataclasses.field(default_factory=dict)  # restored, of no use to this scheme
+    # Restored, of no use to this scheme, by bucket and name.
+    unused: dict[tuple[int, str], Any] = dataclasses.field(default_factory=dict)
 
 
 class Memory(tf.train.experimental.PythonState):
@@ -236,24 +237,24 @@ class Memory(tf.train.experimental.PythonState):
         topology, arrays = self._collectives.topology, {}
         records = [remembered.description(plan, self._communication, topology) for plan in plans]
         held = {
-            f"{number}/{bucket}/{RESIDUAL if name == LEFT else name}": variable
+            (number, bucket, RESIDUAL if name == LEFT else name): variable
             for number, plan in enumerate(plans)
             for bucket, state in enumerate(self._lists[plan].states)
             for name, variable in sorted(state.items())
             if remembered.is_saved(name, state)
         }
         for key, is_empty in zip(held, are_empty(held.values(), self._collectives), strict=True):
-            if not (is_empty and key.endswith((f"/{RESIDUAL}", f"/{VELOCITY}"))):
+            if not (is_empty and key[-1] in (RESIDUAL, VELOCITY)):
                 arrays[key] = gathered(held[key], self._collectives)
         for number, plan in enumerate(plans):
-            arrays |= {f"{number}/{key}": rows for key, rows in self._lists[plan].unused.items()}
+            arrays |= {(number, *key): rows for key, rows in self._lists[plan].unused.items()}
         for record in unclaimed:
-            arrays |= {f"{len(records)}/{key}": rows for key, rows in record["arrays"].items()}
+            arrays |= {(len(records), *key): rows for key, rows in record["arrays"].items()}
             records.append({key: value for key, value in record.items() if key != "arrays"})
         if topology.rank > 0:
             return b""
-        archive = io.BytesIO()
-        np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **arrays)
+        archive, files = io.BytesIO(), {"/".join(map(str, key)): rows for key, rows in arrays.items()}
+        np.savez(archive, records=np.frombuffer(json.dumps(records).encode(), np.uint8), **files)
         return archive.getvalue()
 
     # ---- restoring -------------------------------------------------------------------------------
@@ -266,15 +267,13 @@ class Memory(tf.train.experimental.PythonState):
         self._restored_for = for_variables
         with np.load(io.BytesIO(content)) as archive:
             self._restored = json.loads(archive["records"].tobytes())
-            for number, record in enumerate(self._restored):
-                record["arrays"] = {
-                    key.partition("/")[2]: archive[key]
-                    for key in archive.files
-                    if key.startswith(f"{number}/")
-                }
-        self.is_restored = any(
-            key.endswith(f"/{RESIDUAL}") for record in self._restored for key in record["arrays"]
-        )
+            for record in self._restored:
+                record["arrays"] = {}  # all workers' rows by (bucket, name)
+            for file in archive.files:
+                if file != "records":
+                    number, bucket, name = file.split("/")
+                    self._restored[int(number)]["arrays"][int(bucket), name] = archive[file]
+        self.is_restored = any(name == RESIDUAL for r in self._restored for _, name in r["arrays"])
         if self.is_restored and not self.takes_up:
             logging.warning(
                 "overlap: what the checkpoint's workers had not sent yet is lost. A strategy without overlap "

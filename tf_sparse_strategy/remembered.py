@@ -49,8 +49,8 @@ def is_progress(name: str) -> bool:
 
 def counts_of(record: Mapping[str, Any], is_alike: bool) -> list[tuple[str, int]]:
     """(name, number) of what a checkpoint's record says of progress, by this scheme if it `is_alike`."""
-    named = [(key.split("/")[1], rows) for key, rows in record["arrays"].items()]
-    return [(n, int(rows[0])) for n, rows in named if n == STEP or (is_alike and is_progress(n))]
+    named = [(name, int(rows[0])) for (_, name), rows in record["arrays"].items() if is_progress(name)]
+    return [(name, number) for name, number in named if is_alike or name == STEP]
 
 
 def count_on(counts: Sequence[tuple[str, int]], values: Sequence[Mapping[str, Any]]) -> None:

@@ -24,7 +24,7 @@ RESIDUAL = "residual"  # what conserves the gradient's mass
 VELOCITY = "velocity"  # the momentum that DGC applies before the selection
 LEFT = "left"  # a residual that was restored where none is kept: the next sum takes it along
 WAITS = "waits"  # 1 until that sum has been, then 0
-AGE = "age"  # steps since OkTopK first took thresholds; at 0 it takes them anew
+AGE = "age"  # steps since OkTopK began, or was made to begin anew; at 0 it takes thresholds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +135,9 @@ def fits(summed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def flush(bucket: tf.Tensor, own: tf.Tensor, share: Share) -> tf.Tensor:
-    """Takes this worker's residual out of its memory: returns float32 `bucket` [N] + residual.
+    """float32 `bucket` [N] plus this worker's residual: summed over all workers, all that there is.
 
-    The exact sum of the result over all workers leaves nothing behind: sum(bucket) + sum(residual).
-    The caller stages the residual's zeros.
+    It writes nothing: the caller stages what then is left.
     """
     return tf.cast(bucket, tf.float32) + in_place(own, bucket.shape[0], share)
 

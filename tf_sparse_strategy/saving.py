@@ -23,7 +23,8 @@ What a user may rely on, with more than one worker, for what was made under `str
   strategy's is not touched.
 * A saved file knows nothing of the strategy: one process loads it, or another number of workers.
 
-Keras's part, callbacks included, is in keras_saving.py. With one worker this is the original code.
+Keras's part is in keras_saving.py, that of its callbacks in keras_file_callbacks.py and keras_backups.py.
+With one worker this is the original code.
 """
 
 import contextlib
@@ -79,11 +80,9 @@ def _owner(root) -> Any:
 def _owner_of(nodes) -> Any:
     """`ours` of the first of these objects that a strategy of ours made."""
     for node in nodes:
-        made_it = getattr(node, "distribute_strategy", None) or getattr(
-            getattr(node, "value", None),
-            "distribute_strategy",
-            None,  # a variable of Keras 3
-        )
+        made_it = getattr(node, "distribute_strategy", None)
+        if made_it is None:  # perhaps a variable of Keras 3
+            made_it = getattr(getattr(node, "value", None), "distribute_strategy", None)
         if (extended := ours(made_it)) is not None:
             return extended
     return None

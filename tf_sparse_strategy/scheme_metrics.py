@@ -13,7 +13,7 @@ from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import guarded, oktopk, switching
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
+from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradient_kinds import sum_of_squares
 from tf_sparse_strategy.residual import RESIDUAL, State
@@ -104,7 +104,9 @@ def read(model, probe: GradientProbe | None) -> SchemeCounts:
     passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
     total = sum(bucket.num_elements for bucket, _ in used)
     sparse = sum(
-        bucket.num_elements for bucket, schemes in used if _is_sparse(schemes[-1][0], bucket, topology)
+        bucket.num_elements
+        for bucket, schemes in used
+        if schemes[-1][0].drops(bucket.num_elements, bucket.dtype, topology)
     )
     return SchemeCounts(
         tuple(probe.read()) if probe else SchemeCounts.noted,
@@ -142,12 +144,6 @@ def _of_schemes(schemes, name) -> list[float]:
 def _values(state, name) -> list[float]:
     """The variables `name` of all schemes of the state that have one."""
     return [float(v.numpy()) for key, v in state.items() if own_name(key) == name]
-
-
-def _is_sparse(scheme, bucket, topology) -> bool:
-    return isinstance(scheme, SparseCommunication) and scheme.pays(
-        bucket.num_elements, bucket.dtype, scheme.share(topology)
-    )
 
 
 def gather(mine: SchemeCounts, collectives: Collectives) -> list[SchemeCounts]:

@@ -28,11 +28,11 @@ def take_up(
     values: Variables,
     communication: Communication,
     topology: Topology,
-) -> dict[str, Any]:
+) -> dict[tuple[int, str], Any]:
     """Assigns to `values`, the initial ones of the plan's buckets, what they are to go on from.
 
     Args:
-      record: of the list, with its "arrays": "bucket/name" to all workers' rows.
+      record: of the list, with its "arrays": (bucket, name) to all workers' rows.
       plan: the list's buckets.
       values: of each bucket; residuals of buckets whose scheme keeps none are added.
       communication: of this run.
@@ -43,11 +43,11 @@ def take_up(
     """
     own = remembered.description(plan, communication, topology)
     others = _counts_of_others(record, values)
-    arrays = {tuple(key.split("/")): rows for key, rows in record["arrays"].items() if key not in others}
+    arrays = {key: rows for key, rows in record["arrays"].items() if key not in others}
     alike = all(record[key] == own[key] for key in ("buckets", "places", "nodes", "scheme"))
-    if alike and all(name in values[int(bucket)] for bucket, name in arrays):
+    if alike and all(name in values[bucket] for bucket, name in arrays):
         for (bucket, name), rows in arrays.items():
-            values[int(bucket)][name].assign(rows[topology.rank])
+            values[bucket][name].assign(rows[topology.rank])
         return others
     remembered.count_on(remembered.counts_of(record, is_alike=record["scheme"] == own["scheme"]), values)
     for name in (RESIDUAL, VELOCITY):
@@ -57,13 +57,16 @@ def take_up(
 
 def _counts_of_others(record, values):
     known = {name for state in values for name in state}
-    named = ((key, key.partition("/")[2], rows) for key, rows in record["arrays"].items())
-    return {key: rows for key, name, rows in named if remembered.is_progress(name) and name not in known}
+    return {
+        (bucket, name): rows
+        for (bucket, name), rows in record["arrays"].items()
+        if remembered.is_progress(name) and name not in known
+    }
 
 
 def _cut_anew(name, record, own, plan, values, communication, topology):
     """Gives this run's buckets their parts of what the checkpoint's kept by that name."""
-    saved = [record["arrays"].get(f"{b}/{name}") for b in range(len(record["buckets"]))]
+    saved = [record["arrays"].get((b, name)) for b in range(len(record["buckets"]))]
     kept = [b for b, rows in enumerate(saved) if rows is not None and rows.any()]
     if not kept:
         return

@@ -49,8 +49,9 @@ def wrong_sums(density: float, comm: Collectives) -> list[str]:
     return wrong
 
 
-def measure(method: methods.Method, x: tf.Tensor, rounds: int, comm: Collectives) -> dict:
+def measure(method: methods.Method, n: int, rounds: int, comm: Collectives) -> dict:
     """Seconds of the slowest worker in each round, and bytes that nodes' links carried per round."""
+    x = tf.random.stateless_normal([n], [comm.topology.rank, n])  # nobody else holds it: memory is short
     step = tf.function(method.step)
     step(x)
     first = comm.topology.local == 0
@@ -143,7 +144,6 @@ def main() -> None:
     predictions = Predictions(comm)
     records, wrong = [], wrong_sums(methods.COMPARED, comm)
     for n, densities, rounds in json.loads(args.plan):
-        x = tf.random.stateless_normal([n], [comm.topology.rank, n])
         for density in (None, *densities):
             chosen = methods.exact(n, comm) if density is None else methods.sparse(n, density, comm)
             for name in list(chosen):
@@ -153,7 +153,7 @@ def main() -> None:
                     "n": n,
                     "density": density,
                     **predictions.of(method, n),
-                    **measure(method, x, rounds, comm),
+                    **measure(method, n, rounds, comm),
                 }
                 records.append(record)
                 del method

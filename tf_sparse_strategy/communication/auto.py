@@ -251,13 +251,7 @@ def choose(
         scheme.cost(n if isinstance(scheme, SparseCommunication) else in_float32, topology, model).seconds
         for scheme, model in zip(schemes, models, strict=True)
     ]
-    sparse = [
-        i
-        for i, scheme in enumerate(schemes)
-        if isinstance(scheme, SparseCommunication)
-        and not is_exact
-        and scheme.pays(n, dtype, scheme.share(topology))
-    ]
+    sparse = [i for i, scheme in enumerate(schemes) if not is_exact and scheme.drops(n, dtype, topology)]
     exact = [i for i, scheme in enumerate(schemes) if not isinstance(scheme, SparseCommunication)]
     best = min(exact, key=seconds.__getitem__)
     fastest = min(sparse, key=seconds.__getitem__, default=best)

@@ -34,6 +34,8 @@ class Communication(abc.ABC):
     # Size limit of a bucket where the user sets none. A bucket costs a few dependent collectives, and
     # travels while the gradients of earlier layers are computed.
     bucket_bytes = 32 << 20
+    # That sums come with, which `tf.IndexedSlices` would not get.
+    momentum: float | None = None
 
     def validate(self, topology: Topology) -> None:
         """Raises ValueError, with the remedy, where the scheme cannot run on `topology`."""
@@ -48,7 +50,7 @@ class Communication(abc.ABC):
         del optimizer
 
     def prepare(self, collectives: Collectives) -> "Communication":
-        """The scheme with what it must know of this cluster. Collective; before anything else."""
+        """The scheme with what it must know of this cluster. Collective; once, after `validate`."""
         del collectives
         return self
 
@@ -61,9 +63,9 @@ class Communication(abc.ABC):
         del bucket, topology
         return {}
 
-    def applies_momentum(self, topology: Topology) -> bool:
-        """Whether sums come with momentum, which `tf.IndexedSlices` would not get."""
-        del topology
+    def drops(self, n: int, dtype: str, topology: Topology) -> bool:
+        """Whether anything is dropped of a bucket of `n` elements; else its sum is exact."""
+        del n, dtype, topology
         return False
 
     def sets_vectors_apart(self, topology: Topology, n: int) -> bool:

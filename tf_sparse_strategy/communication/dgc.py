@@ -93,9 +93,6 @@ class DGC(HiTopK):
                 "Use DGC(clip_norm=...), which clips before, or HiTopK."
             )
 
-    def applies_momentum(self, topology: Topology) -> bool:
-        return True
-
     @property
     def _sends_all(self) -> bool:
         return False  # `Dense` has no momentum
@@ -122,5 +119,5 @@ class DGC(HiTopK):
         ahead = self.momentum * velocity + x if self.nesterov else velocity
         message, kept, indices = self._select(ahead, state)
         summed, finite = self._exchange(message, x.shape[0], share, collectives)
-        masked = take_out(velocity[tf.newaxis], indices[tf.newaxis], None)[0]
+        masked = take_out(velocity, indices, None)
         return summed, {RESIDUAL: kept, VELOCITY: masked}, finite

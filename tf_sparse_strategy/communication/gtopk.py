@@ -79,7 +79,7 @@ class GTopK(MessageCommunication):
             message = packing.pack(values, indices, finite)
             if kept is not None:
                 # Subtracted: Grappler makes one AddN of several additions, and sorts its inputs by name.
-                kept -= take_out(-total[tf.newaxis], indices, packing.lost(-values))[0]
+                kept -= take_out(-total, indices, packing.lost(-values))
         for moves in reversed(rounds):
             received = _move(message, [move[::-1] for move in moves], share, collectives)
             if share.holder in dict(moves):

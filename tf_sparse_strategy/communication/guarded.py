@@ -70,7 +70,7 @@ class Guarded(Switching):
     def __post_init__(self):
         if not isinstance(self.scheme, SparseCommunication):
             raise ValueError(f"Guarded(scheme={self.scheme!r}) must be a sparse scheme, e.g. HiTopK(0.01).")
-        if getattr(self.scheme, "momentum", None) is not None:
+        if self.scheme.momentum is not None:
             raise ValueError(
                 f"Guarded(scheme={self.scheme!r}): what the check compares has no momentum in it. Guard "
                 "HiTopK, and leave the momentum to the optimizer."
@@ -113,8 +113,7 @@ class Guarded(Switching):
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
         summed = super().reduce(bucket, state, collectives)
-        share = self.share(collectives.topology)
-        if not self.scheme.pays(bucket.shape[0], bucket.dtype.name, share):
+        if not self.scheme.drops(bucket.shape[0], bucket.dtype.name, collectives.topology):
             return summed
         due = (state[STEP] + 1) % self.every == 0
         kept = state.staged[RESIDUAL] if RESIDUAL in state else tf.zeros([0])
@@ -183,7 +182,7 @@ class Guarded(Switching):
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the scheme, and of a check in each `every`-th step."""
         cost = self.scheme.cost(n, topology, model)
-        if not self.scheme.pays(n, "float32", self.share(topology)):
+        if not self.scheme.drops(n, "float32", topology):
             return cost
         selecting = cost_model.selection(n, model)
         sums = cost_model.all_reduce(topology, 8 * n, model) + cost_model.all_reduce(topology, 4, model)

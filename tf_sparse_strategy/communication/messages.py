@@ -55,12 +55,11 @@ class MessageCommunication(SparseCommunication):
         if own is None or self.selector != "exact":
             acc = x if own is None else x + own
             values, indices = select(acc, packing.k, self.selector)
-            taken = indices[tf.newaxis], packing.lost(values)
-            kept = None if own is None else take_out(acc[tf.newaxis], *taken)[0]
+            kept = None if own is None else take_out(acc, indices, packing.lost(values))
         else:
             values, indices, kept, _ = mstopk_error_feedback(x, own, packing.k)
             if (lost := packing.lost(values)) is not None:
-                kept = take_out(kept[tf.newaxis], indices[tf.newaxis], lost)[0]
+                kept = take_out(kept, indices, lost)
         message = packing.pack(values[tf.newaxis], indices[tf.newaxis], all_finite(values))
         return message, kept, indices
 
@@ -112,7 +111,14 @@ def add_up(values, indices, finite, n):
     return total, tf.logical_and(finite, sums_finite)
 
 
-def take_out(rows: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
-    """`rows` [R, n] without what was sent from `indices` [R, K], but with what the wire `lost` of it."""
-    stays = 0.0 if lost is None else tf.reshape(lost, tf.shape(indices))
-    return replace_entries(rows, indices, stays)
+def take_out(x: tf.Tensor, indices: tf.Tensor, lost: tf.Tensor | None) -> tf.Tensor:
+    """`x` [n] without what was sent from `indices`, of any shape, but with what the wire `lost` of it."""
+    return replaced(x, indices, tf.zeros([]) if lost is None else lost)
+
+
+def replaced(x: tf.Tensor, indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """`x` [n] with `values`, one for each of `indices` or one for all, in the place of its own."""
+    if values.shape.rank:
+        values = tf.reshape(values, [1, -1])
+    rows = replace_entries(tf.reshape(x, [1, -1]), tf.reshape(indices, [1, -1]), values)
+    return tf.reshape(rows, [-1])

@@ -76,8 +76,7 @@ class OkTopK(SparseCommunication):
         return Share.per_worker(topology) if self.flat else super().share(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
-        share = self.share(topology)
-        if not self.pays(bucket.num_elements, bucket.dtype, share):
+        if not self.drops(bucket.num_elements, bucket.dtype, topology):
             return {}
         return {
             **super().state(bucket, topology),
@@ -86,7 +85,7 @@ class OkTopK(SparseCommunication):
             "global_threshold": plain_variable(0.0),
             "overdue": plain_variable(0, dtype=tf.int64),  # 1: some worker's global one is 0
             PASSED: plain_variable(0.0),
-            "boundaries": plain_variable(tf.zeros([share.holders - 1], tf.int32)),
+            "boundaries": plain_variable(tf.zeros([self.share(topology).holders - 1], tf.int32)),
         }
 
     def _sum_shard(self, x, state, share, collectives):

@@ -88,6 +88,11 @@ class Piecewise(Switching):
         return tuple(scheme for _, scheme in self.phases)
 
     @property
+    def momentum(self) -> float | None:
+        """That of all phases: `validate` refuses others."""
+        return self.phases[0][1].momentum
+
+    @property
     def keeps_residual(self) -> bool:
         return any(scheme.keeps_residual for _, scheme in self.phases)
 

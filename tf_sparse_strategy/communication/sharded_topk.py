@@ -5,11 +5,12 @@ import math
 
 import tensorflow as tf
 
-from custom_ops import mstopk, replace_entries
+from custom_ops import mstopk
 from tf_sparse_strategy import cost_model
 from tf_sparse_strategy.communication.messages import (
     MessageCommunication,
     add_up,
+    replaced,
     take_out,
     unpack,
 )
@@ -162,11 +163,11 @@ class ShardedTopK(MessageCommunication):
             return whole, {}, finite
         # Other blocks keep what was not sent of them, the own one what the winners leave of its sum.
         sent = dealing.place(tf.constant(away)[:, tf.newaxis], indices)
-        kept = take_out(acc[tf.newaxis], tf.reshape(sent, [1, -1]), packing.lost(values))
-        came = tf.reshape(came, [1, -1])  # some from several nodes: the same sum is written again
-        kept = replace_entries(kept, dealing.place(here, came), tf.gather(total[0], came))
+        kept = take_out(acc, sent, packing.lost(values))
+        came = tf.reshape(came, [-1])  # some from several nodes: the same sum is written again
+        kept = replaced(kept, dealing.place(here, came), tf.gather(total[0], came))
         kept = take_out(kept, dealing.place(here, where), of_sum.lost(winners))
-        return whole, {RESIDUAL: kept[0, :n]}, finite
+        return whole, {RESIDUAL: kept[:n]}, finite
 
     def _packings(self, n: int, share: Share) -> tuple[Packing, Packing]:
         """The messages of a block, and of its sum."""

@@ -61,23 +61,26 @@ class SparseCommunication(Communication):
         return self.error_feedback and not self._sends_all
 
     def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
-        drops = self.share(topology).holders > 1 and not self._sends_all
-        return drops and not self.applies_momentum(topology)
+        return self.drops(n, "float32", topology) and self.momentum is None
+
+    def drops(self, n: int, dtype: str, topology: Topology) -> bool:
+        several = n > 0 and self.share(topology).holders > 1
+        return several and dtype in _SPARSE_DTYPES and not self._sends_all
 
     def share(self, topology: Topology) -> Share:
         return Share.per_node(topology)
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
-        share = self.share(topology)
-        if not (self.keeps_residual and self.pays(bucket.num_elements, bucket.dtype, share)):
+        if not (self.keeps_residual and self.drops(bucket.num_elements, bucket.dtype, topology)):
             return {}
-        return {RESIDUAL: plain_variable(tf.zeros([share.length(bucket.num_elements)]))}
+        length = self.share(topology).length(bucket.num_elements)
+        return {RESIDUAL: plain_variable(tf.zeros([length]))}
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
-        share = self.share(collectives.topology)
-        n = bucket.shape[0]
-        if not self.pays(n, bucket.dtype.name, share):
+        topology, n = collectives.topology, bucket.shape[0]
+        if not self.drops(n, bucket.dtype.name, topology):
             return Dense().reduce(bucket, state, collectives)
+        share = self.share(topology)
         x = tf.cast(bucket, tf.float32)
         if share.shards > 1:
             x = collectives.reduce_scatter(x, Group.LOCAL, purpose="gradients")
@@ -108,9 +111,9 @@ class SparseCommunication(Communication):
         """
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        share = self.share(topology)
-        if not self.pays(n, "float32", share):
+        if not self.drops(n, "float32", topology):
             return Dense().cost(n, topology, model)
+        share = self.share(topology)
         length = share.length(n)
         between = self._cost_between(length, share, topology, model)
         if share.shards == 1:
@@ -132,10 +135,6 @@ class SparseCommunication(Communication):
     def count(self, n: int) -> int:
         """K = density n of `n` elements, at least one."""
         return min(n, max(1, round(self.density * n)))
-
-    def pays(self, n: int, dtype: str, share: Share) -> bool:
-        """Whether anything is dropped of a bucket of `n` elements; else the sum is that of `Dense`."""
-        return n > 0 and share.holders > 1 and dtype in _SPARSE_DTYPES and not self._sends_all
 
     @property
     def _sends_all(self) -> bool:

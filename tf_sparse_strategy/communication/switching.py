@@ -58,21 +58,18 @@ class Switching(Communication):
         for scheme in self.schemes(topology):
             scheme.validate(topology)
         chosen = [scheme for scheme in within(self, topology) if not isinstance(scheme, Switching)]
-        if len({getattr(scheme, "momentum", None) for scheme in chosen}) > 1:
+        if len({scheme.momentum for scheme in chosen}) > 1:
             raise ValueError(
                 f"communication={self!r}: some of its schemes apply momentum and others leave it to the "
                 "optimizer. Use DGC of one momentum throughout, or not at all."
             )
 
-    def applies_momentum(self, topology: Topology) -> bool:
-        return any(scheme.applies_momentum(topology) for scheme in self.schemes(topology))
-
     def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
-        apart = any(scheme.sets_vectors_apart(topology, n) for scheme in self.schemes(topology))
-        return apart and not self.applies_momentum(topology)
+        return any(scheme.sets_vectors_apart(topology, n) for scheme in self.schemes(topology))
 
     def in_use(self, state: State, topology: Topology) -> list[tuple[Communication, State]]:
-        number = max(0, int(state[PHASE].numpy()))  # below 0 before the first step of a run
+        # Below 0 before a run's first step, and where an exact one has left something: the first stands in.
+        number = max(0, int(state[PHASE].numpy()))
         scheme = self.schemes(topology)[number]
         return [(self, state), *scheme.in_use(State(_own(number, scheme, state)), topology)]
 

@@ -19,6 +19,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import checkpoints, wholes
 from tf_sparse_strategy.embedding.partition import ColumnPartition, Partition
 from tf_sparse_strategy.hooking import while_set
+from tf_sparse_strategy.overlap.variables import check_write
 from tf_sparse_strategy.topology import Group
 
 DRAWN = 1 << 16, 1 << 20  # elements of a table that are drawn at a time: at least, at most
@@ -119,8 +120,7 @@ def variable_class(mirrored: type) -> type:
             return self.slices.wholes.in_checkpoint(self)
 
         def _restore_from_tensors(self, restored_tensors):
-            if self.slices.delayed is not None:
-                self.slices.delayed.check_write(self.name)
+            check_write(self)
             value = checkpoints.value_read(restored_tensors)
             if checkpoints.goes_by_slices(self):
                 value = value[:, : self.shape[1]]  # none of the one that was read

@@ -16,6 +16,7 @@ from absl import logging
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import checkpoints
 from tf_sparse_strategy.hooking import while_set
+from tf_sparse_strategy.overlap.variables import check_read
 
 CHUNK = 1 << 22  # elements of a table that are on their way at a time
 _END = -1
@@ -45,7 +46,7 @@ class Wholes:
     def of(self, held: Any) -> np.ndarray:
         """The whole that a slice is a part of: collective, unless the first worker asks in `asking()`."""
         if held.partition.workers == 1:
-            self._check_read(held)
+            check_read(held)
             return held.values[0].numpy()
         end = held.partition.grid.rows
         self._ask(held, 0, end)
@@ -67,7 +68,7 @@ class Wholes:
         saves = self._saves
         if not (saves.asking or saves.writes or saves.answers):
             return checkpoints.to_read(held, self._rank)
-        self._check_read(held)  # on all workers, before the first asks
+        check_read(held)  # on all workers, before the first asks
 
         def fetch(first, end):
             self._request(self._index_of(held), first, end)
@@ -102,7 +103,7 @@ class Wholes:
 
     def _gathered(self, held, everywhere, first, end):
         """(start, stop, rows [start, stop)) of a divided slice's grid; no rows on workers that get none."""
-        self._check_read(held)
+        check_read(held)
         grid, local = held.partition.grid, held.values[0]
         for start, stop in grid.chunks(CHUNK, first, end):
             with tf.device(local.device):  # the same kind on all: TensorFlow writes from a CPU
@@ -118,11 +119,6 @@ class Wholes:
                 blocks = zip(np.split(received.numpy(), ends[:-1]), grid.widths, strict=True)
                 rows = np.concatenate([block.reshape(stop - start, width) for block, width in blocks], axis=1)
             yield start, stop, rows
-
-    def _check_read(self, held):
-        delayed = held.slices.delayed
-        if delayed is not None:
-            delayed.check_read(held.name)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.extended import generators
 from tf_sparse_strategy.hooking import while_set
-from tf_sparse_strategy.overlap.variables import owner_of, variable_class
+from tf_sparse_strategy.overlap.variables import check_read, check_write, variable_class
 
 
 class _SaveableOfSum(values._SyncOnReadSaveable):
@@ -163,8 +163,7 @@ class Variables:
 
     def _update(self, var, fn, args, kwargs, group):
         # `fn` is given TensorFlow's variables, past their guards.
-        for written, held in [(True, var), *((False, x) for x in tf.nest.flatten((args, kwargs)))]:
-            owner = owner_of(held)
-            if owner is not None:
-                (owner.check_write if written else owner.check_read)(held.name)
+        check_write(var)
+        for read in tf.nest.flatten((args, kwargs)):
+            check_read(read)
         return super()._update(var, fn, args, kwargs, group)

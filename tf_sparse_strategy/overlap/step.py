@@ -1,14 +1,15 @@
 """What the step under way in this thread has done to which variables, while it is traced or run."""
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from tf_sparse_strategy.call_site import graphs_being_traced
+from tf_sparse_strategy.hooking import while_set
 
 APPLIED_TWICE = (
     "overlap=DeAR: an optimizer is applied more than once in one strategy.run; weights are gathered when a "
@@ -19,22 +20,16 @@ APPLIED_TWICE = (
 class Step(threading.local):
     """Knows whether a step is under way, what it began with, and what it has updated."""
 
-    def __init__(self):
-        super().__init__()
-        self.running = False
-        self._begun: list[Any] = []
-        self._updated: list[Any] = []
-        self._graph = None
+    running = False  # whether a step is under way
+    making = False  # whether the optimizer that is made is the inner one of another
+    _begun: Sequence[Any] = ()  # the updates whose weights the step began by gathering
+    _updated: Sequence[Any] = ()  # those that it has made since
+    _graph = None
 
-    @contextlib.contextmanager
-    def under_way(self, updates: list[Any]) -> Iterator[None]:
+    def under_way(self, updates: list[Any]) -> AbstractContextManager[None]:
         """A step that began by gathering the weights of `updates`."""
-        self.running, self._begun, self._updated = True, list(updates), []
-        self._graph = tf.compat.v1.get_default_graph()
-        try:
-            yield
-        finally:
-            self.running, self._begun, self._updated, self._graph = False, [], [], None
+        graph = tf.compat.v1.get_default_graph()
+        return while_set(self, running=True, _begun=updates, _updated=[], _graph=graph)
 
     def has_updated(self, update: Any) -> bool:
         """Whether this step's update of these variables lies behind."""

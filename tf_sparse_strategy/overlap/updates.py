@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import gc
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -42,7 +41,6 @@ class ChunkedUpdates:
         self._collectives = collectives
         self._updates: list[ChunkedUpdate] = []
         self._made = 0  # updates so far, closed ones included
-        self._local = threading.local()
         # The number of the last update that has run: functions that were traced before it was made do not
         # gather its weights.
         self._last = plain_variable(0, "CPU:0", dtype=tf.int32)
@@ -156,7 +154,7 @@ class ChunkedUpdates:
         self._updates.append(update)
 
     def _concerns(self, optimizer):
-        return not getattr(self._local, "making", False) and not separable.wraps_another(optimizer)
+        return not self.step.making and not separable.wraps_another(optimizer)
 
     def refuse_tf_keras(self) -> None:
         """Raises NotImplementedError."""
@@ -220,7 +218,7 @@ class ChunkedUpdates:
         chosen = {key(v) for v in divided}
         strategy = optimizer._distribution_strategy
         config = _config(optimizer)
-        making = while_set(self._local, making=True)
+        making = while_set(self.step, making=True)
         with making, strategy.scope(), strategy.extended.alone():
             shards = {}
             for variable in variables:
