@@ -228,6 +228,9 @@ class Collectives:
                 lambda name, x: hvd.allgather(x, name=name, ignore_name_scope=True),
                 alone=lambda x: tf.concat([x] * size, axis=0),
             )
+        elif size == 2:
+            pair = [carried, self._swap(carried, group, "all_gather", purpose)]
+            gathered = tf.concat(pair if self.topology.index(group) == 0 else pair[::-1], axis=0)
         else:
             copies = tf.concat([carried] * size, axis=0)
             gathered = self._exchange(copies, tf.shape(carried)[0], group, "all_gather", purpose)
@@ -317,13 +320,16 @@ class Collectives:
         """The sum over the group of this worker's part of `x`, whose length the group's size divides."""
         size = self.topology.size(group)
         rows = tf.shape(x)[0] // size
-        if size == 2:  # a half is a view: nothing is copied to be sent, nor to stay here
-            here = self.topology.index(group)
-            halves, splits = (x[:rows], x[rows:]), rows * tf.one_hot(1 - here, 2, dtype=tf.int32)
-            received, _ = self._all_to_all(halves[1 - here], splits, group, "reduce_scatter", purpose)
-            return halves[here] + received
+        if size == 2:
+            here, halves = self.topology.index(group), (x[:rows], x[rows:])
+            return halves[here] + self._swap(halves[1 - here], group, "reduce_scatter", purpose)
         parts = self._exchange(x, rows, group, "reduce_scatter", purpose)
         return tf.reduce_sum(tf.reshape(parts, [size, rows, *x.shape[1:]]), axis=0)
+
+    def _swap(self, x, group, kind, purpose):
+        """What the other worker of a pair sends for `x`; nothing is copied on its way to this one itself."""
+        splits = tf.shape(x)[0] * tf.one_hot(1 - self.topology.index(group), 2, dtype=tf.int32)
+        return self._all_to_all(x, splits, group, kind, purpose)[0]
 
     def _exchange(self, x, rows, group, kind, purpose):
         """All-to-all in which every worker of the group gets `rows` rows of `x`, in rank order."""
