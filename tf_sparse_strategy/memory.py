@@ -343,7 +343,8 @@ class Memory(tf.train.experimental.PythonState):
 
 
 def _keys(variables: Iterable) -> set[Hashable]:
-    return set(map(key_of, variables))
+    # Among a layer's variables tf_keras has the table of its vocabulary, which is none.
+    return {key_of(variable) for variable in variables if hasattr(slices.tensorflows(variable), "name")}
 
 
 def key_of(variable: Any) -> Hashable:

@@ -59,6 +59,7 @@ def install() -> None:
     wrap(tf.train.Checkpoint, "restore", _read_checkpoint)
     wrap(tf.train.CheckpointManager, "save", _save_managed)
     wrap(tf.train.CheckpointManager, "restore_or_initialize", _restore_latest)
+    wrap(tf.distribute.experimental.PreemptionCheckpointHandler, "__init__", _refuse_handler)
     importlib.import_module("tensorflow.saved_model")  # or its first import, by Keras, would make it anew
     for api in (tf.saved_model, tf.compat.v2.saved_model):  # tf_keras takes the latter
         wrap(api, "save", _save_model)
@@ -215,6 +216,16 @@ def _refuse_async(original, checkpoint):
     return original(checkpoint)
 
 
+def _refuse_handler(original, handler, cluster_resolver, checkpoint, *args, **kwargs):
+    if _owner(getattr(checkpoint, "checkpoint", checkpoint)) is not None:  # it may be a manager
+        raise NotImplementedError(
+            "PreemptionCheckpointHandler: the worker that is preempted would save alone, and no other would "
+            "know of it. Save every n steps on all: by a tf.train.CheckpointManager in your loop, or "
+            "keras.callbacks.BackupAndRestore(directory, save_freq=n)."
+        )
+    return original(handler, cluster_resolver, checkpoint, *args, **kwargs)
+
+
 def _write_checkpoint(original, checkpoint, file_prefix, options=None):
     nodes = _nodes(checkpoint)
     extended = _owner_of(nodes)
@@ -242,6 +253,8 @@ def _write_checkpoint(original, checkpoint, file_prefix, options=None):
     options.experimental_write_callbacks = None
     with saving_tables, tempfile.TemporaryDirectory(prefix="not_chief_") as private:
         original(checkpoint, os.path.join(private, "checkpoint"), options)
+    # A program written for MultiWorkerMirroredStrategy gives each follower a directory, and deletes it.
+    tf.io.gfile.makedirs(os.path.dirname(os.fspath(file_prefix)) or ".")
     return file_prefix
 
 

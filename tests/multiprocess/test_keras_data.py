@@ -274,3 +274,20 @@ def test_tf_keras_shuffles_arrays_otherwise_in_each_fit(comm, topology, seed):
     elif topology.num_workers > 1:
         assert fits[0] == fits[1]
     tf.random.set_seed(0)
+
+
+def test_words_of_tf_keras(comm):
+    """The vocabulary that a layer has learnt is among its variables, and is none."""
+    words, y = np.array([["a b"], ["b c"]] * 8), np.arange(16, dtype="float32")
+    trained = []
+    for scope in (nullcontext(), tss.SparseStrategy().scope()):
+        with scope:
+            lookup = tf_keras.layers.TextVectorization(output_mode="multi_hot", pad_to_max_tokens=False)
+            lookup.adapt(words)
+            dense = tf_keras.layers.Dense(1, kernel_initializer="ones")
+            model = tf_keras.Sequential([tf_keras.Input([1], dtype="string"), lookup, dense])
+            model.compile("sgd", "mse")
+        model.fit(words, y, batch_size=8, shuffle=False, verbose=0)
+        trained.append(model.trainable_weights)
+    for alone, together in zip(*trained, strict=True):
+        np.testing.assert_allclose(together.numpy(), alone.numpy(), rtol=1e-5)

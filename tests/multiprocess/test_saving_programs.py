@@ -93,6 +93,31 @@ def test_a_checkpoint_waits_for_a_model_that_is_built_late(strategy, shared_tmp)
     assert_same_state(other.get_weights(), one.get_weights())
 
 
+def test_checkpoints_in_a_directory_of_each_worker(comm, strategy, topology, shared_tmp):
+    """As programs for MultiWorkerMirroredStrategy have it: followers delete theirs."""
+    own = shared_tmp if topology.rank == 0 else shared_tmp / f"worker_{topology.rank}" / "checkpoint"
+    checkpoint = tf.train.Checkpoint(model=build(keras3, strategy))
+    manager = tf.train.CheckpointManager(checkpoint, str(own), max_to_keep=1)
+    manager.save()
+    if topology.rank > 0:
+        tf.io.gfile.rmtree(str(own))
+    comm.barrier()
+    manager.save()
+    comm.barrier()
+    assert tf.train.latest_checkpoint(str(shared_tmp)) == str(shared_tmp / "ckpt-2")
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_handler_of_preemptions_is_refused(strategy, shared_tmp, managed):
+    """Each worker's would save by itself."""
+    kind = tf.distribute.experimental.PreemptionCheckpointHandler
+    checkpoint = tf.train.Checkpoint(model=build(keras3, strategy))
+    if managed:
+        checkpoint = tf.train.CheckpointManager(checkpoint, str(shared_tmp), max_to_keep=1)
+    with pytest.raises(NotImplementedError, match="would save alone"):
+        kind(strategy.cluster_resolver, checkpoint, str(shared_tmp))
+
+
 def test_that_iterators_are_the_first_workers_is_told(strategy, topology, shared_tmp, caplog):
     checkpoint = tf.train.Checkpoint(model=build(keras3, strategy), rows=iter(tf.data.Dataset.range(3)))
     checkpoint.write(str(shared_tmp / "checkpoint"))

@@ -3,8 +3,10 @@
 import keras as keras3
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
+import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import BATCH, ROWS, fit
 from tests.thorough import MOSTLY_KERAS3, thorough_if
@@ -147,3 +149,20 @@ def test_a_step_that_loss_scaling_skips_leaves_what_was_kept(keras, topology, ki
     x[-1] = 0
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     assert any((a != b).any() for a, b in zip(weights, model.get_weights(), strict=True))
+
+
+def test_tf_keras_trains_a_variable_that_is_not_trainable(partners, comm):
+    """By a step of one's own; the scheme sums it with the others."""
+    strategy = tss.SparseStrategy(communication=TopKAllGather(0.01))
+    with strategy.scope():
+        weights = [tf.Variable(tf.zeros([50, 40]), trainable=trainable) for trainable in (True, False)]
+        optimizer = tf_keras.optimizers.legacy.SGD(1.0)
+    gradients = [tf.random.stateless_normal([50, 40], [comm.topology.rank, seed]) for seed in (1, 2)]
+
+    @tf.function
+    def step():
+        strategy.run(lambda: optimizer.apply_gradients(zip(gradients, weights, strict=True)))
+
+    step()
+    applied = sum(np.count_nonzero(w.numpy()) for w in weights)
+    assert 40 <= applied <= 40 * comm.topology.num_workers

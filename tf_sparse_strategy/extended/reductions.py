@@ -253,5 +253,6 @@ def _number_as_tensor(value, destinations):
 
 
 def _are_gradients(pairs) -> bool:
-    """tf_keras optimizers hand over (gradient, trainable variable) pairs; nothing else does."""
-    return all(isinstance(to, values.MirroredVariable) and to.trainable for _, to in pairs)
+    """tf_keras optimizers hand over (gradient, variable) pairs, mostly trainable ones; nothing else does."""
+    to = [variable for _, variable in pairs]
+    return all(isinstance(v, values.MirroredVariable) for v in to) and any(v.trainable for v in to)
