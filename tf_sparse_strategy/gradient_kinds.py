@@ -43,6 +43,31 @@ def is_coalesced(gradient: tf.IndexedSlices) -> bool:
     return tf.is_symbolic_tensor(indices) and indices.op.type == "Unique" and indices.value_index == 0
 
 
+def has_constant_indices(gradient: tf.IndexedSlices) -> bool:
+    """Whether the program alone, no data, decides which rows these are, as a function's graph tells.
+
+    So are positions that a model looks up in a table: the same in each row of a batch, and on all workers.
+    """
+    indices = gradient.indices
+    if tf.executing_eagerly() or not indices.shape.num_elements():
+        return False
+    left, seen = [indices], set()
+    while left:
+        x = left.pop()
+        if not tf.is_symbolic_tensor(x) or (x.graph, x.name) in seen:  # a tensor, or variable, of Python's
+            continue
+        seen.add((x.graph, x.name))
+        if x.op.type == "Placeholder":
+            captured = [outer for outer, inner in x.graph.captures if inner.name == x.name]
+            if not captured:  # an argument
+                return False
+            left += captured
+        elif x.op.op_def.is_stateful and x.op.type != "ReadVariableOp":
+            return False
+        left += x.op.inputs
+    return True
+
+
 def sum_of_squares(gradient: Any) -> tf.Tensor:
     """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
     x = values_of(gradient)

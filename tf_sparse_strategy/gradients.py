@@ -8,7 +8,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense, scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradient_kinds import coalesced, values_of
+from tf_sparse_strategy.gradient_kinds import coalesced, has_constant_indices, values_of
 from tf_sparse_strategy.memory import Memory, key_of
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with
 
@@ -64,7 +64,7 @@ class GradientReducer:
                 reduced[position] = coalesced(gradient)
                 columns.append(position)
             elif isinstance(gradient, tf.IndexedSlices):
-                reduced[position] = gradient if alone else self.reduce_sparse(gradient)
+                reduced[position] = gradient if alone else self._reduce_rows(gradient)
                 rows.append(position)
             elif has_nothing_to_add:
                 reduced[position] = gradient
@@ -109,6 +109,24 @@ class GradientReducer:
             gather(gradient.indices, purpose="sparse_gradient_indices"),
             gradient.dense_shape,
         )
+
+    def _reduce_rows(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+        """As one process has it: rows that the program looks up come once, those of data as often as there.
+
+        Optimizers of Keras 3 do not add them up: Adam would square a row's parts, and clipping adds squares.
+        """
+        gathered = self.reduce_sparse(gradient)
+        if not has_constant_indices(gradient):
+            return gathered
+        own, indices, p = gradient.indices, gathered.indices, self._collectives.topology.num_workers
+        size, n = tf.size(indices), own.shape[0]
+        # Programs may look up other rows on each worker, of which none come together.
+        same = tf.logical_and(
+            size == p * n, tf.reduce_all(indices == tf.gather(own, tf.range(size) % n))
+        )
+        times, once = tf.where(same, p, 1), tf.where(same, n, size)
+        values = tf.reshape(gathered.values, [times, once, *gradient.values.shape[1:]])
+        return tf.IndexedSlices(tf.reduce_sum(values, axis=0), indices[:once], gradient.dense_shape)
 
     def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list, due) -> list:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]

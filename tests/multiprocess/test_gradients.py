@@ -236,3 +236,42 @@ def test_unknown_shapes_are_the_variables_or_named(comm, topology, variables):
     shapeless = tf.Variable(ones, shape=[None], name="shapeless")
     with pytest.raises(ValueError, match=r"variable 'shapeless.*unknown shape.*shape="):
         step(ones, shapeless)
+
+
+ROWS = {
+    "constant": lambda data, held: tf.constant([2, 0, 2]),
+    "computed": lambda data, held: tf.reshape(tf.range(3)[:, tf.newaxis] % 2, [-1]),
+    "held": lambda data, held: held.read_value(),
+    "captured": lambda data, held: CAPTURED,
+    "in a branch": lambda data, held: None,
+    "data": lambda data, held: data,
+    "random": lambda data, held: tf.random.uniform([3], maxval=1, dtype=tf.int32),
+}
+CAPTURED = tf.constant([1, 2, 1])
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_of_the_program_come_once(comm, topology, rows):
+    """Positions that a model looks up; of data each occurrence counts, as in one process."""
+    table, held = tf.Variable(tf.zeros([4, 2])), tf.Variable([3, 0, 1], trainable=False)
+    reducer = GradientReducer(Dense(), comm, 1 << 20)
+
+    def reduce(indices):
+        values = tf.ones([3, 2]) * (topology.rank + tf.constant([[0.0], [10.0], [100.0]]))
+        found = reducer.reduce([(tf.IndexedSlices(values, indices, tf.constant([4, 2])), table)])[0]
+        return found.values, found.indices
+
+    @tf.function
+    def step(data):
+        if rows == "in a branch":
+            outside = tf.constant([0, 3, 0])
+            return tf.cond(tf.size(data) > 0, lambda: reduce(outside + 0), lambda: reduce(outside))
+        return reduce(ROWS[rows](data, held))
+
+    values, indices = step(tf.constant([0, 1, 1]))
+    p = topology.num_workers
+    once = rows not in ("data", "random")
+    assert len(indices) == (3 if once or p == 1 else 3 * p)
+    total = tf.reduce_sum(tf.reshape(values, [-1, 3, 2]), axis=0)
+    expected = p * np.array([0.0, 10.0, 100.0]) + p * (p - 1) / 2
+    np.testing.assert_array_equal(total, np.stack([expected] * 2, axis=1))

@@ -291,3 +291,33 @@ def test_words_of_tf_keras(comm):
         trained.append(model.trainable_weights)
     for alone, together in zip(*trained, strict=True):
         np.testing.assert_allclose(together.numpy(), alone.numpy(), rtol=1e-5)
+
+
+class Positions(keras3.layers.Layer):
+    """Adds an embedding of where something is to what it is."""
+
+    def __init__(self, number, width):
+        super().__init__()
+        self.table = keras3.layers.Embedding(number, width, embeddings_initializer="ones")
+        self.places = keras3.ops.arange(number)
+
+    def call(self, x):
+        return x + self.table(self.places)
+
+
+@pytest.mark.parametrize("options", [{}, {"global_clipnorm": 0.2}], ids=str)
+@pytest.mark.parametrize("kind", [keras3.optimizers.Adam, keras3.optimizers.SGD])
+def test_positions_are_learnt_as_in_one_process(comm, kind, options):
+    """Their rows' gradients are sums over the batch, of which Adam and clipping want the squares."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=[16, 4, 3]).astype("float32"), rng.normal(size=[16]).astype("float32")
+    trained = []
+    for scope in (nullcontext(), tss.SparseStrategy().scope()):
+        with scope:
+            keras3.utils.set_random_seed(1)
+            layers = [keras3.layers.Dense(3), Positions(4, 3), keras3.layers.Flatten()]
+            model = keras3.Sequential([keras3.Input([4, 3]), *layers, keras3.layers.Dense(1)])
+            model.compile(kind(0.05, **options), "mse")
+        model.fit(x, y, batch_size=8, epochs=4, shuffle=False, verbose=0)
+        trained.append(model.get_weights())
+    oracle.assert_same(*({str(i): w for i, w in enumerate(weights)} for weights in reversed(trained)))
