@@ -207,25 +207,28 @@ def _average_own_logs(original, model, logs, known=dict):
     extended = extended_of_model(model)
     if extended is None or result is not logs or not isinstance(logs, dict):
         return result
-    numbers, workers = dict(_numbers(logs)), extended.collectives.topology.num_workers
-    if workers == 1 or not numbers:
+    found, workers = dict(_leaves(logs)), extended.collectives.topology.num_workers
+    if workers == 1 or not found:
         return result
-    of_all, of_this = (dict(_numbers(results)) for results in (known(), extended.in_replica(known)))
-    own = tf.stack([tf.cast(value, tf.float64) for value in numbers.values()])
+    of_all, of_this = (dict(_leaves(results)) for results in (known(), extended.in_replica(known)))
+    own = tf.stack([tf.cast(0 if value.shape.rank else value, tf.float64) for value in found.values()])
     weight = extended.last_weight()  # 0 where the last step's row counted for nothing, whatever it gave
     weighted = tf.where(weight > 0, own * weight, tf.zeros_like(own))
     # What a metric of the model says here, under its name or another; or a number that only has the name.
     metrics = sorted(of_all)
-    told = [[_same(value, of_this.get(metric)) for metric in metrics] for value in numbers.values()]
-    told = tf.reshape(tf.cast(told, tf.float64), [len(numbers), len(metrics)])
+    told = [[_same(value, of_this.get(metric)) for metric in metrics] for value in found.values()]
+    told = tf.reshape(tf.cast(told, tf.float64), [len(found), len(metrics)])
     message = tf.concat([weighted[:, tf.newaxis], told], axis=1)
     values = {}
     for name, (mean, *tellers) in zip(
-        numbers, extended.collectives.all_reduce(message, purpose="logs").numpy().tolist(), strict=True
+        found, extended.collectives.all_reduce(message, purpose="logs").numpy().tolist(), strict=True
     ):
         saying = [metric for metric, count in zip(metrics, tellers, strict=True) if count == workers]
         said = name if name in saying else next(iter(saying), None)
-        values[name] = mean if said is None else of_all[said]
+        if said is not None:
+            values[name] = of_all[said]
+        elif found[name].shape.rank == 0:
+            values[name] = mean
     return _with(logs, values)
 
 
@@ -241,13 +244,15 @@ def _average_own_logs_of_keras3(original, model, logs):
     return _average_own_logs(original, model, logs, model.get_metrics_result)
 
 
-def _numbers(logs):
-    """(name, scalar) in `logs`, and in logs within them, in an order that is the same on all workers."""
+def _leaves(logs):
+    """(name, tensor) of numbers in `logs`, and in logs within them; in the same order on all workers."""
     for name, value in sorted(logs.items()):
         if isinstance(value, dict):
-            yield from _numbers(value)
-        elif _is_number(value):
-            yield name, value
+            yield from _leaves(value)
+        elif isinstance(value, (int, float)) or hasattr(value, "dtype"):
+            value = tf.convert_to_tensor(value)
+            if value.dtype.is_floating or value.dtype.is_integer:
+                yield name, value
 
 
 def _with(logs, values):
@@ -258,11 +263,6 @@ def _with(logs, values):
 
 
 def _same(value, other) -> bool:
-    return other is not None and bool(np.isclose(float(value), float(other), atol=0, equal_nan=True))
-
-
-def _is_number(value) -> bool:
-    if not (isinstance(value, (int, float)) or hasattr(value, "dtype")):
+    if other is None or value.shape != other.shape:
         return False
-    value = tf.convert_to_tensor(value)
-    return value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
+    return np.allclose(*(tf.cast(x, tf.float64) for x in (value, other)), atol=0, equal_nan=True)

@@ -153,6 +153,8 @@ def _build_for_parts(original, optimizer, variables):
         slices.of(v) is None and may_be_behind(slices.tensorflows(v)) for v in variables
     ):
         raise _made_outside(optimizer)
+    if extended is not None:
+        _require_made_in_scope(variables)
     chunked = None if extended is None or optimizer.built else extended.chunked
     if chunked is not None:
         chunked.check(optimizer, variables)
@@ -165,6 +167,16 @@ def _build_for_parts(original, optimizer, variables):
             raise
     if extended is not None and extended.delayed is not None:
         extended.delayed.take_optimizer(optimizer, variables)
+
+
+def _require_made_in_scope(variables):
+    for variable in variables:
+        if not hasattr(slices.tensorflows(variable), "distribute_strategy"):
+            raise ValueError(
+                f"{getattr(variable, 'path', variable.name)!r} was made outside strategy.scope(), and "
+                "its optimizer inside. Layers make variables when they see their first input: call the "
+                "model, or model.build, inside `with strategy.scope():`, too, or leave it to `fit`."
+            )
 
 
 def _made_outside(optimizer):

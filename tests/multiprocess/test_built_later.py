@@ -163,6 +163,26 @@ def test_metrics_from_outside_the_scope_are_refused_before_a_step_of_its_own(str
     assert not model.built
 
 
+@pytest.mark.parametrize("built", [lambda m: m.build([None, 1]), lambda m: m(np.ones([1, 1]))])
+def test_variables_that_are_made_outside_the_scope_are_named(strategy, built):
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1, name="last")])
+        model.compile("sgd", "mse")
+    built(model)
+    with pytest.raises(ValueError, match="last/kernel' was made outside strategy.scope()"):
+        model.fit(np.ones([BATCH, 1]), np.ones([BATCH, 1]), verbose=0)
+
+
+def test_a_generator_that_a_dataset_makes(comm, strategy):
+    """By drawing in its functions before anybody else draws."""
+    keras.utils.clear_session()
+    with strategy.scope():
+        data = tf.data.Dataset.range(3).map(lambda _: keras.random.uniform([2]))
+    drawn = np.stack(list(data))
+    oracle.assert_identical(comm, drawn)
+    assert len(np.unique(drawn)) == 6
+
+
 def test_orbax_is_refused(strategy, partners):
     """Keras's callback asks JAX which worker it is on."""
     with strategy.scope():

@@ -179,9 +179,16 @@ def test_metrics_in_logs_of_ones_own_step_are_those_of_all(comm, topology, strat
 
         test_step = train_step
 
+    class Vector(keras.metrics.Mean):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(y_pred, sample_weight)
+
+        def result(self):
+            return tf.stack([super().result(), 1.0])
+
     with strategy.scope():
         model = Own()
-        model.compile(loss="mse", metrics=["mae"])
+        model.compile(loss="mse", metrics=["mae", Vector(name="vector")])
     x = np.arange(4 * topology.num_workers + 1, dtype="float32")[:, np.newaxis]  # a last batch of one row
     data = (x, np.zeros_like(x))
     options = {"batch_size": len(x) - 1, "shuffle": False, "verbose": 0}
@@ -189,6 +196,8 @@ def test_metrics_in_logs_of_ones_own_step_are_those_of_all(comm, topology, strat
     for name in ("mae", "val_mae"):
         assert history[name] == pytest.approx([x.mean()])
         oracle.assert_identical(comm, np.array(history[name]))
+    for name in ("vector", "val_vector"):
+        np.testing.assert_allclose(history[name], [[x.mean(), 1.0]], rtol=1e-6)
     if form == "beside a number":
         assert history["largest"] == [x.max()]
 

@@ -130,7 +130,13 @@ class Variables:
             if value.dtype in (tf.string, tf.resource, tf.variant):
                 return value
             name = kwargs.get("name") or "unnamed"
-            return agreement.broadcast_same(name, value, self.collectives)
+            known = None if tf.executing_eagerly() else tf.get_static_value(value)
+            if known is None:
+                return agreement.broadcast_same(name, value, self.collectives)
+            with tf.init_scope():  # functions of datasets, which may make Keras's generator, send nothing
+                known = agreement.broadcast_same(name, tf.constant(known, value.dtype), self.collectives)
+                known = known.numpy()
+            return tf.constant(known, value.dtype)
 
         return from_rank_0
 
