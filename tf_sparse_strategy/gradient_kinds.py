@@ -58,7 +58,8 @@ def has_constant_indices(gradient: tf.IndexedSlices) -> bool:
             continue
         seen.add((x.graph, x.name))
         if x.op.type == "Placeholder":
-            captured = [outer for outer, inner in x.graph.captures if inner.name == x.name]
+            captures = getattr(x.graph, "captures", ())
+            captured = [outer for outer, inner in captures if inner.name == x.name]
             if not captured:  # an argument
                 return False
             left += captured

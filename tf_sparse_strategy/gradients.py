@@ -125,8 +125,10 @@ class GradientReducer:
             size == p * n, tf.reduce_all(indices == tf.gather(own, tf.range(size) % n))
         )
         times, once = tf.where(same, p, 1), tf.where(same, n, size)
-        values = tf.reshape(gathered.values, [times, once, *gradient.values.shape[1:]])
-        return tf.IndexedSlices(tf.reduce_sum(values, axis=0), indices[:once], gradient.dense_shape)
+        shape = tf.concat([[times, once], tf.shape(gathered.values)[1:]], axis=0)
+        summed = tf.reduce_sum(tf.reshape(gathered.values, shape), axis=0)
+        summed = tf.ensure_shape(summed, gathered.values.shape)
+        return tf.IndexedSlices(summed, indices[:once], gradient.dense_shape)
 
     def _reduce_bucket(self, bucket: BucketSpec, state: State, gradients: list, due) -> list:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]

@@ -130,13 +130,13 @@ class Variables:
             if value.dtype in (tf.string, tf.resource, tf.variant):
                 return value
             name = kwargs.get("name") or "unnamed"
-            known = None if tf.executing_eagerly() else tf.get_static_value(value)
-            if known is None:
+            # Functions of datasets, which send nothing, may be the first to draw by Keras's generator.
+            seed = tf.get_static_value(value) if value.dtype.is_integer else None
+            if seed is None or not tf.compat.v1.executing_eagerly_outside_functions():
                 return agreement.broadcast_same(name, value, self.collectives)
-            with tf.init_scope():  # functions of datasets, which may make Keras's generator, send nothing
-                known = agreement.broadcast_same(name, tf.constant(known, value.dtype), self.collectives)
-                known = known.numpy()
-            return tf.constant(known, value.dtype)
+            with tf.init_scope():
+                seed = agreement.broadcast_same(name, tf.constant(seed), self.collectives).numpy()
+            return tf.constant(seed)
 
         return from_rank_0
 
