@@ -18,6 +18,7 @@ from tf_sparse_strategy.communication import (
     TopKAllGather,
     Torus2D,
 )
+from tf_sparse_strategy.communication.packing import Packing
 from tf_sparse_strategy.communication.sharded_topk import Dealing
 from tf_sparse_strategy.topology import Group, Topology
 from tf_sparse_strategy.traffic import Bytes
@@ -206,3 +207,10 @@ def test_arguments_are_checked(kind, wrong):
     argument, value = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=rf"{kind.__name__}\({argument}={value!r}\)"):
         kind(**wrong)
+
+
+def test_values_of_16_bits_are_sent_as_such_at_density_one():
+    """Where all entries travel, and float32 ones go by `Dense`."""
+    apart, coded = Topology((0, 1), 0), {"wire_dtype": "float16", "index_coding": "delta"}
+    sent = HiTopK(1.0, **coded).cost(1000, apart, FREE).bytes.cross
+    assert sent == 4 * Packing(1000, 1000, **coded).words < 4 * 1000

@@ -75,3 +75,9 @@ def test_several_replicas_per_worker_are_refused(pattern, shm):
         lambda context: cache.dataset(16, epochs=1, input_context=context)
     )
     assert sorted(np.concatenate(help_.numbers_of(dataset))) == list(range(150))
+
+
+def test_a_batch_of_one_row_for_each_worker(pattern, shm):
+    workers = tf.distribute.InputContext(148, 0, 148)
+    dataset = help_.cache(pattern, shm).dataset(148, input_context=workers, epochs=1, drop_remainder=True)
+    assert [len(numbers) for numbers in help_.numbers_of(dataset)] == [1]

@@ -18,6 +18,13 @@ def machine(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
     return root
 
 
+def test_the_reserve_is_a_part_of_all_memory(tmp_path):
+    """Not of what is free."""
+    meminfo = f"MemTotal: {64 << 20} kB\nMemAvailable: {10 << 20} kB\n"
+    [limit] = budget.available(machine(tmp_path, {"proc/meminfo": meminfo}))
+    assert limit.bytes == 10 * GB - int(0.1 * 64 * GB)
+
+
 def test_the_least_limit_binds():
     assert budget.least([Limit(5, "a"), Limit(3, "b"), Limit(4, "c")]) == Limit(3, "b")
     assert budget.least([Limit(-5, "a")]) == Limit(0, "a")

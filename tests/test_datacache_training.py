@@ -255,8 +255,10 @@ class Switch:
         return received
 
 
-@pytest.mark.parametrize(("workers", "nodes"), [(2, 2), (4, 2), (3, 3)])
-def test_exchanges_bring_what_the_next_epoch_needs(pattern, tmp_path, workers, nodes):
+@pytest.mark.parametrize(
+    ("workers", "nodes", "reads_first"), [(2, 2, False), (4, 2, False), (3, 3, False), (2, 2, True)]
+)
+def test_exchanges_bring_what_the_next_epoch_needs(pattern, tmp_path, workers, nodes, reads_first):
     """Each node has room for its share alone, and after the first epoch reads nothing again."""
     node_of_worker = [worker * nodes // workers for worker in range(workers)]
     switch = Switch(nodes)
@@ -265,7 +267,8 @@ def test_exchanges_bring_what_the_next_epoch_needs(pattern, tmp_path, workers, n
     def run(node):
         shm = tmp_path / f"shm{node}"
         shm.mkdir()
-        cache = help_.cache(pattern, shm)
+        room = {"memory": 75 * 256, "nodes": nodes} if reads_first else {}
+        cache = help_.cache(pattern, shm, **room)
         plan = cache.order(12, seed=5, shuffle="exchange", fraction=0.25)
         swap = exchange.Exchange(
             cache, plan, node_of_worker, node, lambda sent: switch.all_to_all(node, sent)
@@ -274,7 +277,8 @@ def test_exchanges_bring_what_the_next_epoch_needs(pattern, tmp_path, workers, n
         misses = []
         own = [worker for worker, place in enumerate(node_of_worker) if place == node]
         for epoch in range(6):
-            callback.on_epoch_begin(epoch)
+            if not reads_first:
+                callback.on_epoch_begin(epoch)
             seen = []
             for worker in own:
                 dataset = cache.dataset(
@@ -282,6 +286,8 @@ def test_exchanges_bring_what_the_next_epoch_needs(pattern, tmp_path, workers, n
                     start=epoch * plan.steps_per_epoch, epochs=epoch + 1, fraction=0.25,
                 )
                 seen += help_.numbers_of(dataset)
+            if reads_first:
+                callback.on_epoch_begin(epoch)
             callback.on_epoch_end(epoch)
             # Its share and no more, although shares are exchanged.
             share = len(np.concatenate(seen))

@@ -181,5 +181,12 @@ def test_plain_sums_agree_with_the_fused_ones():
     np.testing.assert_allclose(norms.plain_sums(weights, directions, decays), fused, rtol=1e-6)
 
 
+@pytest.mark.parametrize("first", ["float64", "float32"])
+def test_norms_of_mixed_dtypes_keep_their_order(first):
+    other = "float32" if first == "float64" else "float64"
+    weights = [np.ones(n, d) for n, d in zip([2, 3, 4, 5], [first, other, other, first], strict=True)]
+    np.testing.assert_array_equal(norms.sums_of_squares(weights, weights, [0.0] * 4)[:, 0], [2, 3, 4, 5])
+
+
 def test_docs():
     assert doctest.testmod(parallel) == (0, 3)

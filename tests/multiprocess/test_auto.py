@@ -220,3 +220,26 @@ def test_fit(comm, topology):
     apart = topology.num_nodes > 1
     kept = [r for r in sparse_runs.kept(strategy.extended.gradients) if r.ndim]
     assert any(r.any() for r in kept) == apart
+
+
+def test_links_are_measured_again_when_it_is_due(here, monkeypatch, measured):
+    """So long after the last time that it takes the part of the time that `recheck` is."""
+    if here.topology.num_workers == 1:
+        pytest.skip("one worker has no links")
+    scheme, calls = just_measured(measured, 0.01), []
+    known = scheme.measured
+    known.seconds = 1.0
+    run = sparse_runs.Run(scheme, here, N)
+
+    def measure(self, collectives):
+        calls.append(1)
+        return auto._Measured(known.topology, known.models, 1.0, time.monotonic())
+
+    monkeypatch.setattr(Auto, "_measure", measure)
+    found = []
+    for ended in (50, 101, None):  # seconds ago; the last is that of the one before
+        if ended is not None:
+            known.ended = time.monotonic() - ended
+        scheme.review([(sparse_runs.bucket_of(N), residual.State(run.variables))], here)
+        found.append(len(calls))
+    assert found == [0, 1, 1]

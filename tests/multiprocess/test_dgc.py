@@ -1,5 +1,6 @@
 """DGC is the paper's, keeps all that it has not sent, and refuses what would apply momentum twice."""
 
+import keras as keras3
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -132,3 +133,20 @@ def test_fit_with_sgd_alone(keras, comm, topology):
 def test_arguments_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DGC(**wrong)
+
+
+def test_what_is_refused_within_a_warm_up(topology):
+    warm_up = Piecewise([(0, DGC(0.2)), (1, DGC(0.1))])
+    with pytest.raises(ValueError, match="applies momentum itself"):
+        warm_up.check_optimizer(keras3.optimizers.SGD(0.1, momentum=0.9))
+
+
+@pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_clipping_by_the_optimizer_is_refused(option):
+    with pytest.raises(ValueError, match=f"{option}=1.0 would cut off"):
+        DGC().check_optimizer(keras3.optimizers.SGD(0.1, **{option: 1.0}))
+
+
+def test_gradients_that_would_get_no_momentum_are_refused(here, topology):
+    with pytest.raises(ValueError, match="would get no momentum"):
+        sparse_runs.Run(DGC(), here, 10, "float64")

@@ -161,3 +161,19 @@ def test_fit_with_the_guard(keras, comm, topology):
 def test_arguments_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Guarded(**{"scheme": HiTopK(), "limit": 1.0, **wrong})
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_a_dense_step_beyond_float16(here, feedback):
+    """What it cannot hand out waits; without feedback it is cut."""
+    p, steps = here.topology.num_workers, 60
+    scheme = HiTopK(DENSITY, error_feedback=feedback)
+    guarded = Guarded(scheme, 1e-6, every=steps if feedback else 1, action="dense")
+    run = sparse_runs.Run(guarded, here, 40, "float16")
+    gradient, sent = np.arange(2048, 2688, 16).astype(np.float16), np.zeros(40)
+    for _ in range(steps):
+        handed = run.step(tf.constant(gradient if feedback else 20 * gradient)).numpy()
+        assert np.isfinite(handed).all()
+        sent += handed
+    if feedback:
+        np.testing.assert_array_equal(sent + run.kept(40), steps * p * gradient.astype(float))

@@ -215,3 +215,25 @@ def test_the_default_optimizer_takes_over_where_it_is_used(comm, strategies):
     assert int(model.optimizer.iterations.numpy()) == 2
     for weight in model.get_weights():
         oracle.assert_identical(comm, weight)
+
+
+def test_weights_of_an_optimizer_that_is_gone_are_gathered(partners):
+    """It goes out of scope while they are behind, and another is built."""
+    strategy = tss.SparseStrategy(overlap=tss.overlap.DeAR(fusion=64))
+    model, optimizer = built(strategy)
+    before, gone = model.get_weights(), weakref.ref(optimizer)
+
+    def step(optimizer):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(tf.ones([2, oracle.FEATURES])) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    held = [optimizer]
+    del optimizer
+    strategy.run(lambda: step(held.pop()))
+    gc.collect()
+    assert gone() is None
+    built(strategy)
+    strategy.synchronize()
+    assert any((new != old).any() for new, old in zip(model.get_weights(), before, strict=True))

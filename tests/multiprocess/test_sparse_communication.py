@@ -230,15 +230,16 @@ def test_nothing_and_zeros(kind, here):
     assert empty.variables == {} and empty.eager_step(tf.zeros([0])).shape == (0,)
 
 
-def test_a_step_that_is_not_finite_leaves_no_trace(kind, here):
+@pytest.mark.parametrize("density", [0.05, 0.5])
+def test_a_step_that_is_not_finite_leaves_no_trace(kind, here, density):
     """On one worker only, in an element of whatever block: seen by all, remembered by none."""
     p, rank, n = here.topology.num_workers, here.topology.rank, 101
-    run = Run(kind(0.05), here, n)
+    run = Run(kind(density), here, n)
     good, other = floats(0, p, n, steps=2)
     run.step(tf.constant(good[rank]))
     before = {name: v.numpy() for name, v in run.variables.items()}
     where, changed = [], set()
-    for bad, at in [(bad, n - 1 - i) for bad in (np.nan, np.inf) for i in range(p)]:
+    for bad, at in [(bad, n - 1 - i) for bad in (np.nan, np.inf) for i in (*range(p), n - 1)]:
         poisoned = other.copy()
         poisoned[p - 1, at] = bad
         summed = run.step(tf.constant(poisoned[rank])).numpy()

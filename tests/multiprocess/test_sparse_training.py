@@ -166,3 +166,30 @@ def test_tf_keras_trains_a_variable_that_is_not_trainable(partners, comm):
     step()
     applied = sum(np.count_nonzero(w.numpy()) for w in weights)
     assert 40 <= applied <= 40 * comm.topology.num_workers
+
+
+def test_columns_that_are_not_finite_leave_residuals_alone(comm, topology, partners):
+    """Each worker sees those of its own columns of a table."""
+    strategy = tss.SparseStrategy(communication=TopKAllGather(0.1))
+    with strategy.scope():
+        ids = keras3.Input([2], dtype="int32")
+        x = keras3.layers.Flatten()(tss.layers.ShardedEmbedding(9, 4)(ids))
+        model = oracle.start(keras3.Model(ids, keras3.layers.Dense(5)(keras3.layers.Dense(8)(x))))
+        optimizer = keras3.optimizers.SGD(0.01)
+        optimizer.build(model.trainable_variables)
+
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(tf.constant([[1, 2], [3, 4]])) ** 2)
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        for place, g in enumerate(gradients):
+            if isinstance(g, tf.IndexedSlices):
+                gradients[place] = tf.IndexedSlices(g.values * factor, g.indices, g.dense_shape)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    strategy.run(step, [tf.constant(1.0)])
+    before = residuals(strategy)
+    assert topology.num_nodes == 1 or any(kept.any() for kept in before)
+    strategy.run(step, [tf.constant(np.inf if topology.rank == 0 else 1.0, tf.float32)])
+    for old, new in zip(before, residuals(strategy), strict=True):
+        np.testing.assert_array_equal(new, old)

@@ -168,6 +168,22 @@ def test_another_scheme_takes_all_of_it(comm, here, topology, first, second):
     np.testing.assert_array_equal(sent[:, 0] + rest, data.sum(axis=(0, 1)))
 
 
+def test_other_nodes_take_all_of_it(comm, here, topology):
+    """With as many workers, each of which was a node."""
+    p, rank = topology.num_workers, topology.rank
+    weights = [tf.Variable(tf.zeros([N, 1]))]
+    data, sent = sparse_runs.integers(3, p, N, 4), np.zeros([N, 1])
+    old = GradientReducer(BY_NODES, sparse_runs.apart(topology), bucket_bytes=1 << 20)
+    new = GradientReducer(BY_NODES, here, bucket_bytes=1 << 20)
+    for number, g in enumerate(data):
+        if number == 2:
+            new.memory.deserialize(sparse_runs.moved(comm, old.memory.serialize()))
+        pairs = [(tf.constant(g[rank][:, np.newaxis]), weights[0])]
+        sent += (old if number < 2 else new).reduce(pairs)[0].numpy()
+    rest = sparse_runs.sent_in_all(new, weights)
+    np.testing.assert_array_equal(sent[:, 0] + rest, data.sum(axis=(0, 1)))
+
+
 def auto(here, density, dtype="float32"):
     """A run of Auto, which measures nothing, and the numbers of its schemes by their names."""
     model = LinkModel(0.0, 0.0, 0.0, 1e-3, selection=1e-12)
