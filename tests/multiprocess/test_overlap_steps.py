@@ -185,6 +185,19 @@ def test_an_old_model_on_one_worker_alone(comm, partners, strategies):
     oracle.assert_identical(comm, np.concatenate([w.ravel() for w in model.get_weights()]))
 
 
+def test_a_loop_within_a_run_is_refused(partners, strategies):
+    strategy = strategies[1]
+    model, optimizer = built(strategy)
+    variables = model.trainable_variables
+
+    def update(number):
+        optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
+        return number + 1
+
+    with pytest.raises(RuntimeError, match="Put the loop around strategy.run"):
+        tf.function(lambda: strategy.run(lambda: tf.while_loop(lambda n: n < 2, update, [0])))()
+
+
 def test_a_function_called_twice_in_one_run(partners, strategies):
     """The second call is not traced: the check is made when it runs."""
     strategy, x = strategies[1], tf.ones([2, oracle.FEATURES])
