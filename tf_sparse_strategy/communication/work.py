@@ -30,6 +30,7 @@ def step_of(
     [bucket] = BucketPlan.build([TensorSpec("x", (n,), "float32", 4)], 4 * n).buckets
     variables = scheme.state(bucket, collectives.topology)
 
+    @tf.autograph.experimental.do_not_convert
     def step(x):
         state = residual.State(variables)
         summed = scheme.reduce(x, state, collectives)
