@@ -2,6 +2,7 @@
 
 import doctest
 import threading
+import types
 
 import keras
 import numpy as np
@@ -237,6 +238,26 @@ def test_workers_beside_the_first_write_no_events(pattern, shm, tmp_path, monkey
     arguments = {"epochs": 1, "steps_per_epoch": 2, "verbose": 0, "callbacks": callbacks}
     history = model().fit(cache.dataset(BATCH, augment), **arguments).history
     assert "datacache_stored" in history and not (tmp_path / "logs").exists()
+
+
+def test_rates_are_of_one_epoch(monkeypatch):
+    """By counts and a clock that are made up; a second training begins anew."""
+    told = [(10, 10, 100, 1.0), (10, 20, 300, 2.0), (30, 20, 700, 5.0)]
+    told += [(90, 90, 900, 9.0), (91, 93, 1000, 9.0)]
+    names = ("memory_hits", "memory_misses", "memory_bytes", "stall_seconds")
+    stats = ({**dict(zip(names, numbers, strict=True)), "stored": 5} for numbers in told)
+    clock = iter([100.0, 102.0, 106.0, 200.0, 204.0])
+    monkeypatch.setattr(datacache.callbacks, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monitor = CacheMonitor(types.SimpleNamespace(stats=lambda: next(stats)))
+    found = []
+    for epochs in (2, 1):
+        monitor.on_train_begin()
+        for epoch in range(epochs):
+            logs = {}
+            monitor.on_epoch_end(epoch, logs)
+            kinds = ("hit_rate", "bytes_per_second", "stall_share")
+            found.append(tuple(logs[f"datacache_{kind}"] for kind in kinds))
+    assert found == [(0.0, 100.0, 0.5), (1.0, 100.0, 0.75), (0.25, 25.0, 0.0)]
 
 
 class Switch:
