@@ -3,7 +3,7 @@
 Every worker must call the same methods in the same order. LOCAL and CROSS groups are built from
 Horovod's global all-to-all with empty splits outside the group: no process sets, which must be
 known before `hvd.init`, negotiate one by one, turn a dead peer into an abort, and have returned
-wrong reduce-scatters. (Their small all-gathers and all-reduces are faster.) A reduce-scatter is an
+wrong reduce-scatters. (Their small all-reduces are faster.) A reduce-scatter is an
 all-to-all and a local sum: Horovod's own is several times slower on Gloo and is never cached. Over all
 workers it is two, first within the nodes: else each worker of a node would send its own contribution to the
 other nodes, G times the bytes over the node's one link. Measured in docs/group_collectives.md.
