@@ -242,11 +242,11 @@ def test_workers_beside_the_first_write_no_events(pattern, shm, tmp_path, monkey
 
 def test_rates_are_of_one_epoch(monkeypatch):
     """By counts and a clock that are made up; a second training begins anew."""
-    told = [(10, 10, 100, 1.0), (10, 20, 300, 2.0), (30, 20, 700, 5.0)]
+    told = [(0, 0, 0, 0.0), (10, 10, 100, 1.0), (10, 20, 300, 2.0), (30, 20, 700, 5.0)]
     told += [(90, 90, 900, 9.0), (91, 93, 1000, 9.0)]
     names = ("memory_hits", "memory_misses", "memory_bytes", "stall_seconds")
     stats = ({**dict(zip(names, numbers, strict=True)), "stored": 5} for numbers in told)
-    clock = iter([100.0, 102.0, 106.0, 200.0, 204.0])
+    clock = iter([0.0, 100.0, 102.0, 106.0, 200.0, 204.0])
     monkeypatch.setattr(datacache.callbacks, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     monitor = CacheMonitor(types.SimpleNamespace(stats=lambda: next(stats)))
     found = []
