@@ -174,8 +174,8 @@ def _require_made_in_scope(variables):
         if not hasattr(slices.tensorflows(variable), "distribute_strategy"):
             raise ValueError(
                 f"{getattr(variable, 'path', variable.name)!r} was made outside strategy.scope(), and its "
-                "optimizer inside. Make the model inside `with strategy.scope():`, and if you build or call it "
-                "before `fit`, do so there: layers make variables when they see their first input."
+                "optimizer inside. Make the model inside `with strategy.scope():`, and if you build or call "
+                "it before `fit`, do so there: layers make variables when they see their first input."
             )
 
 
