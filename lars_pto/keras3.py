@@ -39,10 +39,8 @@ class _LayerWise(layerwise.LayerWise, keras.optimizers.Optimizer):
         return [slot[index] for slot in self._slots]
 
     def _treatment_of(self, variable):
-        decays, adapts = self._treatments[self._get_variable_index(variable)]
-        # Which may have changed since it was built.
-        decays = decays and self._use_weight_decay(_tensorflows(variable))
-        return layerwise.Treatment(decays, adapts)
+        decays = self._use_weight_decay(_tensorflows(variable))  # which may have changed since it was built
+        return self._treatments[self._get_variable_index(variable)].decaying_if(decays)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         summed = super()._all_reduce_sum_gradients(grads_and_vars)

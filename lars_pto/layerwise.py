@@ -18,6 +18,10 @@ class Treatment(NamedTuple):
     decays: bool
     adapts: bool
 
+    def decaying_if(self, wanted: bool) -> "Treatment":
+        """This one, without weight decay where that is not `wanted`."""
+        return self._replace(decays=self.decays and wanted)
+
 
 class Layer(NamedTuple):
     """One variable in one step: values of this replica."""

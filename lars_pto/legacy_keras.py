@@ -29,10 +29,9 @@ class _LayerWise(layerwise.LayerWise, tf_keras.optimizers.Optimizer):
         super().build(var_list)
         if getattr(self, "_built", False):
             return
-        treatments = [self._exclusions.treatment(v.name, v.shape.rank) for v in var_list]
         self._treatments = [
-            treatment._replace(decays=treatment.decays and self._use_weight_decay(v))
-            for treatment, v in zip(treatments, var_list, strict=True)
+            self._exclusions.treatment(v.name, v.shape.rank).decaying_if(self._use_weight_decay(v))
+            for v in var_list
         ]
         self._slots = [
             [self.add_variable_from_reference(v, name) for name in self._rule.slot_names]

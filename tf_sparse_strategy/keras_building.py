@@ -132,7 +132,7 @@ def require_metrics_of_all(model) -> None:
         return
     for metric in itertools.chain.from_iterable(map(_opened, model.metrics)):
         variables = [slices.tensorflows(variable) for variable in metric.variables]
-        if any(getattr(variable, "distribute_strategy", None) is None for variable in variables):
+        if any(slices.strategy_of(variable) is None for variable in variables):
             raise ValueError(
                 f"the metric {metric.name!r} of the model {model.name!r} was made outside "
                 "strategy.scope(), and sees one worker's rows alone. Make it inside `with "

@@ -171,7 +171,7 @@ def _build_for_parts(original, optimizer, variables):
 
 def _require_made_in_scope(variables):
     for variable in variables:
-        if not hasattr(slices.tensorflows(variable), "distribute_strategy"):
+        if slices.strategy_of(variable) is None:
             raise ValueError(
                 f"{getattr(variable, 'path', variable.name)!r} was made outside strategy.scope(), and its "
                 "optimizer inside. Make the model inside `with strategy.scope():`, and if you build or call "

@@ -113,7 +113,7 @@ def shared_by(model: Any) -> Any:
     extended = ours(getattr(model, "distribute_strategy", tf.distribute.get_strategy()))
     if extended is None:  # it may have been made outside the scope, of layers that were made inside
         with contextlib.suppress(AttributeError, ValueError):  # no model, or of tf_keras and without weights
-            made = (getattr(slices.tensorflows(w), "distribute_strategy", None) for w in model.weights)
+            made = map(slices.strategy_of, model.weights)
             extended = next(filter(None, map(ours, made)), None)
     return extended
 

@@ -142,12 +142,20 @@ BY_NODES = Piecewise([(0, HiTopK(0.05)), (9, TopKAllGather(0.05))])
 
 
 @pytest.mark.parametrize(
-    "first, second",
-    [(BY_WORKERS, HiTopK(0.3)), (HiTopK(0.05), BY_WORKERS), (BY_WORKERS, BY_NODES), (BY_NODES, BY_WORKERS)],
-    ids=["to a node's scheme", "from it", "to a node's phase", "from it, too"],
+    "first, second, moves",
+    [
+        pytest.param(BY_WORKERS, HiTopK(0.3), False, id="to a node's scheme"),
+        pytest.param(HiTopK(0.05), BY_WORKERS, False, id="from it"),
+        pytest.param(BY_WORKERS, BY_NODES, False, id="to a node's phase"),
+        pytest.param(BY_NODES, BY_WORKERS, False, id="from it, too"),
+        pytest.param(BY_NODES, BY_NODES, True, id="on other nodes"),
+    ],
 )
-def test_another_scheme_takes_all_of_it(comm, here, topology, first, second):
-    """Whole numbers: what was sent before and after, and what is left, add up to all."""
+def test_another_run_takes_all_of_it(comm, here, topology, first, second, moves):
+    """Whole numbers: what was sent before and after, and what is left, add up to all.
+
+    Where it `moves`, each worker was a node before.
+    """
     p, rank = topology.num_workers, topology.rank
     weights = [tf.Variable(tf.zeros([N, 1]))]
     data, sent = sparse_runs.integers(3, p, N, 4), np.zeros([N, 1])
@@ -158,28 +166,13 @@ def test_another_scheme_takes_all_of_it(comm, here, topology, first, second):
             mine = tf.constant(g[rank][:, np.newaxis])
             sent += reducer.reduce([(mine, weights[0])])[0].numpy()
 
-    old = GradientReducer(first, here, bucket_bytes=1 << 20)
+    before = sparse_runs.apart(topology) if moves else here
+    old = GradientReducer(first, before, bucket_bytes=1 << 20)
     steps(old, data[:2])
     blob = sparse_runs.moved(comm, old.memory.serialize())
     new = GradientReducer(second, here, bucket_bytes=1 << 20)
     new.memory.deserialize(blob)
     steps(new, data[2:])
-    rest = sparse_runs.sent_in_all(new, weights)
-    np.testing.assert_array_equal(sent[:, 0] + rest, data.sum(axis=(0, 1)))
-
-
-def test_other_nodes_take_all_of_it(comm, here, topology):
-    """With as many workers, each of which was a node."""
-    p, rank = topology.num_workers, topology.rank
-    weights = [tf.Variable(tf.zeros([N, 1]))]
-    data, sent = sparse_runs.integers(3, p, N, 4), np.zeros([N, 1])
-    old = GradientReducer(BY_NODES, sparse_runs.apart(topology), bucket_bytes=1 << 20)
-    new = GradientReducer(BY_NODES, here, bucket_bytes=1 << 20)
-    for number, g in enumerate(data):
-        if number == 2:
-            new.memory.deserialize(sparse_runs.moved(comm, old.memory.serialize()))
-        pairs = [(tf.constant(g[rank][:, np.newaxis]), weights[0])]
-        sent += (old if number < 2 else new).reduce(pairs)[0].numpy()
     rest = sparse_runs.sent_in_all(new, weights)
     np.testing.assert_array_equal(sent[:, 0] + rest, data.sum(axis=(0, 1)))
 

@@ -9,7 +9,7 @@ from absl import logging
 
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
-from tf_sparse_strategy.embedding import separable
+from tf_sparse_strategy.embedding import separable, slices
 from tf_sparse_strategy.embedding.copying import copy_of, layers_in, models_in, nodes_of
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
 from tf_sparse_strategy.embedding.optimizer_copies import optimizer_like
@@ -168,7 +168,7 @@ def _held_by(function) -> list:
 def _require_made_in_scope(model, extended):
     """Raises ValueError for variables of no strategy: they may have other values on each worker."""
     for weight in model.weights:
-        if extended_of(getattr(weight.value, "distribute_strategy", None)) is not extended:
+        if extended_of(slices.strategy_of(weight)) is not extended:
             raise ValueError(
                 f"{weight.path!r} of the model {model.name!r} was not made in the scope of this strategy, so "
                 "workers may have different values of it. Make or load the model inside `with "

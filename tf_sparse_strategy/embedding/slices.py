@@ -33,6 +33,11 @@ def tensorflows(variable: Any) -> Any:
     return getattr(variable, "_value", variable)
 
 
+def strategy_of(variable: Any) -> Any:
+    """The strategy that made a variable, TensorFlow's or Keras's; None where none did."""
+    return getattr(tensorflows(variable), "distribute_strategy", None)
+
+
 def local(variable: Any) -> Any:
     """This worker's own variable behind one of either Keras, or a strategy's; rows are read from it.
 
