@@ -94,6 +94,7 @@ def test_the_old_words_exist():
     assert [word for word in words if word not in horovods] == [
         "backward_passes_per_step=4",
         "strategy.cluster_resolver.task_id",
+        "tf.distribute.experimental.PreemptionCheckpointHandler",
         "CommunicationOptions(...)",
     ]
     settings = inspect.signature(hvd_keras.DistributedOptimizer).parameters
@@ -101,6 +102,7 @@ def test_the_old_words_exist():
     assert leads(tf.distribute, "MultiWorkerMirroredStrategy.cluster_resolver")
     assert leads(tf.distribute, "cluster_resolver.TFConfigClusterResolver.task_id")
     assert leads(tf.distribute, "experimental.CommunicationOptions")
+    assert leads(tf.distribute, "experimental.PreemptionCheckpointHandler")
     assert not leads(hvd, "allreduced") and not leads(hvd_keras, "callbacks.Nothing")
 
 
