@@ -4,6 +4,8 @@ P workers' gradients come as rows; each model keeps its residuals and returns th
 All arithmetic is float32 in the order the schemes document: workers of a node in rank order, then nodes.
 """
 
+import statistics
+
 import ml_dtypes
 import numpy as np
 
@@ -24,13 +26,41 @@ def on_wire(values: np.ndarray, wire_dtype: str | None) -> np.ndarray:
     return values.astype(_HALVES[wire_dtype]).astype(np.float32)
 
 
+def gaussian(x: np.ndarray, k: int) -> np.ndarray:
+    """Indices of the first K above a threshold, then of the first others: GaussianK of Shi et al."""
+    size = np.abs(x)
+    quantile = statistics.NormalDist().inv_cdf(1 - k / (2 * len(x)))
+    threshold = abs(x.mean()) + np.float32(quantile) * x.std()
+    for _ in range(20):
+        above = np.count_nonzero(size > threshold)
+        if 3 * k // 4 <= above <= 5 * k // 4:
+            break
+        threshold *= np.float32(1 / 1.02 if above < 3 * k // 4 else 1.02)
+    return np.argsort(size <= threshold, kind="stable")[:k]
+
+
+def sampled(x: np.ndarray, k: int) -> np.ndarray:
+    """Indices of the K largest above a threshold, then of the first others: the sampling of Lin et al."""
+    size = np.abs(x)
+    sample = np.sort(size[::100])
+    threshold = sample[-max(1, round(k / len(x) * len(sample)))]
+    for _ in range(10):
+        if np.count_nonzero(size > threshold) >= 4 * k // 5:
+            break
+        threshold *= np.float32(0.8)
+    return top_k(np.where(size >= threshold, size, 0), k)
+
+
+_SELECTORS = {"exact": top_k, "gaussian": gaussian, "sampled": sampled}
+
+
 class _Model:
     """Node sums in shards, and residuals: float32 [H, S, n], padded with zeros.
 
     Row h of shard j is kept by the h-th, in rank order, of the workers that keep shard j of any node.
     """
 
-    def __init__(self, nodes, n, density, error_feedback=True, wire_dtype=None):
+    def __init__(self, nodes, n, density, error_feedback=True, wire_dtype=None, selector="exact"):
         sizes = {nodes.count(node) for node in nodes}
         flat = not self.hierarchical or len(sizes) > 1
         self.members = (
@@ -40,7 +70,7 @@ class _Model:
         )
         self.holders, self.shards = len(self.members), 1 if flat else sizes.pop()
         self.n, self.length = n, -(-n // self.shards)
-        self.density, self.wire_dtype = density, wire_dtype
+        self.density, self.wire_dtype, self.selector = density, wire_dtype, selector
         self.error_feedback = error_feedback and self.holders > 1
         self.residuals = np.zeros([self.holders, self.shards, self.length], np.float32)
 
@@ -59,10 +89,10 @@ class _Model:
         total = np.stack([self.sum_shard(acc[:, j], j) for j in range(self.shards)])
         return total.ravel()[: self.n]
 
-    def compress(self, acc: np.ndarray, times=1) -> np.ndarray:
+    def compress(self, acc: np.ndarray, times=1, selector="exact") -> np.ndarray:
         """What is sent of `acc` [n]: its K largest entries, or `times` as many; zero elsewhere."""
         sent = np.zeros_like(acc)
-        chosen = top_k(acc, min(len(acc), round(times * count(self.density, len(acc)))))
+        chosen = _SELECTORS[selector](acc, min(len(acc), round(times * count(self.density, len(acc)))))
         sent[chosen] = on_wire(acc[chosen], self.wire_dtype)
         return sent
 
@@ -77,7 +107,7 @@ class HiTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = np.stack([self.compress(a) for a in acc])
+        sent = np.stack([self.compress(a, selector=self.selector) for a in acc])
         self.keep(shard, acc - sent)
         total = np.zeros_like(acc[0])
         for part in sent:
@@ -137,7 +167,7 @@ class ShardedTopK(_Model):
             total = np.zeros(size, np.float32)
             for holder in range(self.holders):
                 if holder != block:
-                    sent = self.compress(blocks[holder, block])
+                    sent = self.compress(blocks[holder, block], selector=self.selector)
                     kept[holder, block] -= sent
                     total += sent
             total += blocks[block, block]
@@ -157,7 +187,7 @@ class GTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = [self.compress(a) for a in acc]
+        sent = [self.compress(a, selector=self.selector) for a in acc]
         kept = acc - np.stack(sent)
         standing = list(range(self.holders))
         while len(standing) > 1:

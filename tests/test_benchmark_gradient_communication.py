@@ -23,9 +23,8 @@ def records(n, **seconds):
     return found
 
 
-def rendered(found, wrong=(), variables=None):
-    cluster = {"nodes": 4, "local": 2, "environment": variables or {}, "links": LINKS}
-    cluster |= {"wrong": list(wrong), "records": found}
+def rendered(found, wrong=()):
+    cluster = {"nodes": 4, "local": 2, "links": LINKS, "wrong": list(wrong), "records": found}
     return tables.render({"environment": environment(), "clusters": {"one": cluster}})
 
 
@@ -58,11 +57,6 @@ def test_predictions_and_bytes_can_be_missed():
     shard = next(record for record in found if record["method"] == "ShardedTopK")
     shard["link_bytes"] = [2.3 * shard["link_bytes"][0]]
     assert rendered(found).count("missed") == 2
-
-
-def test_variables_of_the_workers_are_told():
-    assert "have `A=1`, for" in rendered(records(REFERENCE), variables={"A": "1"})
-    assert " have " not in rendered(records(REFERENCE)).partition("- ")[0]
 
 
 def test_wrong_sums_are_told():

@@ -13,11 +13,12 @@ from tf_sparse_strategy.communication import (
 
 DENSITY, LITTLE = 0.01, 0.0002
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
+AS_RECIPE = {f"{kind.__name__} in HiTopK's place": kind for kind in (ShardedTopK, OkTopK)}
 AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
 FEW, FEW_SGD = f"HiTopK {LITTLE:.2%}", f"HiTopK {LITTLE:.2%}, SGD"
 CONTROLLED = (FEW, FEW_SGD)  # that error feedback helps them is asserted
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLLED)}
-WORDS_WITHOUT = "HiTopK, no error feedback"
+WORDS_WITHOUT = {f"{kind.__name__}, no error feedback": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
 DENSE_SGD = "dense, SGD"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 
@@ -41,11 +42,13 @@ def warmed_up(kind, steps: int) -> Communication:
     return Piecewise([(s, kind(d)) for s, d in zip(starts, (*WARM_UP, DENSITY), strict=True)], unit="step")
 
 
-def digits(recipe: Communication, warm_up: int) -> dict[str, Communication]:
+def digits(recipe: Piecewise, warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     found = {DENSE: Dense()}
     found |= {name: warmed_up(kind, warm_up) for name, kind in (OF_DIGITS | OF_SGD).items()}
     found[RECIPE] = recipe
+    for name, kind in AS_RECIPE.items():
+        found[name] = Piecewise([(0, kind(DENSITY)), *recipe.phases[1:]])
     for name, density in ({AT_ONCE: DENSITY} | dict.fromkeys(CONTROLLED, LITTLE)).items():
         found[name] = HiTopK(density)
         found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
@@ -56,5 +59,6 @@ def words(warm_up: int) -> dict[str, Communication]:
     """By name; `warm_up` in steps."""
     warm_up = max(len(WARM_UP), warm_up)
     found = {DENSE: Dense()} | {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
-    found[WORDS_WITHOUT] = warmed_up(functools.partial(HiTopK, error_feedback=False), warm_up)
+    for name, kind in WORDS_WITHOUT.items():
+        found[name] = warmed_up(functools.partial(kind, error_feedback=False), warm_up)
     return found | {adams: found[name] for name, adams in ADAM.items()}

@@ -55,6 +55,9 @@ class Method:
     empty: Callable[[], None] = lambda: None
 
 
+Make = Callable[[], Method]  # when its turn comes: memory is short
+
+
 def _horovod(compression, n: int, scheme: Communication | None) -> Method:
     name = f"{compression.__name__}{n}"
 
@@ -78,20 +81,20 @@ def _of_scheme(scheme: Communication, n: int, comm: Collectives) -> Method:
     return Method(step, scheme, kept, functools.partial(work.empty, variables))
 
 
-def exact(n: int, comm: Collectives) -> dict[str, Method]:
+def exact(n: int, comm: Collectives) -> dict[str, Make]:
     """By name: those that sum all elements."""
-    found = {
-        RING: _horovod(hvd.Compression.none, n, Dense()),
-        FP16: _horovod(hvd.Compression.fp16, n, None),
+    return {
+        RING: functools.partial(_horovod, hvd.Compression.none, n, Dense()),
+        FP16: functools.partial(_horovod, hvd.Compression.fp16, n, None),
+        TORUS: functools.partial(_of_scheme, Torus2D(), n, comm),
     }
-    return found | {TORUS: _of_scheme(Torus2D(), n, comm)}
 
 
-def sparse(n: int, density: float, comm: Collectives, momentum: float = 0.9) -> dict[str, Method]:
+def sparse(n: int, density: float, comm: Collectives, momentum: float = 0.9) -> dict[str, Make]:
     """By name: those that send `density` n elements; `momentum` is DGC's."""
     schemes = {name: kind(density) for name, kind in _SPARSE.items()}
     schemes |= {name: kind(density, **CODED) for name, kind in _CODED.items()}
     if density == COMPARED and n <= MOST:
         schemes |= {name: kind(density) for name, kind in _ALSO.items()}
         schemes["DGC"] = DGC(density, momentum=momentum)
-    return {name: _of_scheme(scheme, n, comm) for name, scheme in schemes.items()}
+    return {name: functools.partial(_of_scheme, scheme, n, comm) for name, scheme in schemes.items()}

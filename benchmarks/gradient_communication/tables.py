@@ -146,12 +146,6 @@ def render(results: dict) -> str:
             f"alpha {links['cross_alpha'] * 1e6:.0f} µs between nodes, "
             f"{8e-6 / links['cross_beta']:.0f} Mbit/s."
         )
-        if cluster["environment"]:
-            variables = " ".join(f"`{name}={value}`" for name, value in cluster["environment"].items())
-            facts += (
-                f" Workers have {variables}, for lack of memory: what is freed is given back, and all large "
-                "tensors but Horovod's begin as pages that the system first has to clear."
-            )
         verdicts = [line for n in _judged(cluster) for line in _verdict(cluster, n)]
         parts += [f"### {name}", facts, "\n".join(verdicts + _everywhere(cluster))]
         for n in sorted({record["n"] for record in cluster["records"]}):

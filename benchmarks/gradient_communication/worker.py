@@ -40,7 +40,8 @@ def wrong_sums(density: float, comm: Collectives) -> list[str]:
     values = np.random.default_rng(0).integers(-50, 51, (CHECKED_STEPS, p, CHECKED)).astype(np.float32)
     chosen = methods.exact(CHECKED, comm) | methods.sparse(CHECKED, density, comm, momentum=0.0)
     wrong = []
-    for name, method in chosen.items():
+    for name, make in chosen.items():
+        method = make()
         step = tf.function(method.step)
         sent = sum(step(tf.constant(g[rank])).numpy() for g in values)
         differs = not np.array_equal(sent + method.kept().numpy(), values.sum(axis=(0, 1)))
@@ -146,8 +147,8 @@ def main() -> None:
     for n, densities, rounds in json.loads(args.plan):
         for density in (None, *densities):
             chosen = methods.exact(n, comm) if density is None else methods.sparse(n, density, comm)
-            for name in list(chosen):
-                method = chosen.pop(name)
+            for name, make in chosen.items():
+                method = make()
                 record = {
                     "method": name,
                     "n": n,

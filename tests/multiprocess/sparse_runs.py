@@ -65,6 +65,19 @@ class Run:
         return self.collectives.all_reduce(own).numpy()
 
 
+def descend(run, targets, count, rate):
+    """This worker's weights after steps of least squares, from zeros to the mean of all workers' targets."""
+    weights = tf.Variable(tf.zeros(targets.shape))
+
+    @tf.function
+    def steps():
+        for _ in tf.range(count):
+            weights.assign_sub(run.eager_step(weights - targets) * rate)
+
+    steps()
+    return weights.numpy()
+
+
 def integers(seed, p, n, steps):
     """[steps, P, N] whole numbers, heavy-tailed; every sum of them is exact in float32. No -0."""
     rng = np.random.default_rng(seed)

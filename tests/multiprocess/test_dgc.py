@@ -14,6 +14,10 @@ from tf_sparse_strategy.topology import Topology
 N, DENSITY = 203, 0.05
 
 
+def without_ties(p, steps):
+    return sparse_runs.integers(1, p, N, steps) + np.arange(N, dtype=np.float32) / 256
+
+
 @pytest.mark.usefixtures("partners")
 @pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"momentum": 0.5, "clip_norm": 5.0}], ids=str)
 def test_same_steps_as_the_numpy_model(here, options):
@@ -21,8 +25,7 @@ def test_same_steps_as_the_numpy_model(here, options):
     p, rank = here.topology.num_workers, here.topology.rank
     run = sparse_runs.Run(DGC(DENSITY, **options), here, N)
     model = sparse_reference.DGC(here.topology.nodes, N, DENSITY, **options)
-    for g in sparse_runs.integers(1, p, N, 5):
-        g = g + np.arange(N, dtype=np.float32) / 256  # no ties
+    for g in without_ties(p, 5):
         np.testing.assert_allclose(run.step(tf.constant(g[rank])), model.step(g), rtol=1e-4, atol=1e-3)
 
 
@@ -36,6 +39,25 @@ def test_without_momentum_it_is_hitopk(here):
         np.testing.assert_array_equal(summed, other.step(tf.constant(g[rank])))
         sent += summed
     np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
+
+
+@pytest.mark.usefixtures("partners")
+def test_density_one_is_dense(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(DGC(1.0, momentum=0.0), here, N)
+    for g in sparse_runs.integers(2, p, N, 3):
+        np.testing.assert_array_equal(run.step(tf.constant(g[rank])), g.sum(axis=0))
+        assert not run.kept(N).any()
+
+
+@pytest.mark.usefixtures("partners")
+def test_fifty_steps_of_descent(here):
+    p, rank = here.topology.num_workers, here.topology.rank
+    targets = sparse_runs.floats(1, p, N, 1)[0]
+    weights = sparse_runs.descend(sparse_runs.Run(DGC(DENSITY), here, N), targets[rank], 50, 2.0**-10)
+    oracle.assert_identical(here, weights.view(np.int32))
+    start, end = (np.linalg.norm(w - targets.mean(axis=0)) for w in (0, weights))
+    assert end < start
 
 
 @pytest.mark.usefixtures("partners")
@@ -54,13 +76,16 @@ def test_momentum_is_gathered_while_waiting_and_cleared_when_sent(here):
 def test_warm_up_keeps_the_velocity(here):
     if here.topology.num_workers == 1:
         return
+    p, rank = here.topology.num_workers, here.topology.rank
     scheme = Piecewise([(0, DGC(0.2)), (2, DGC(DENSITY))], unit="step")
     scheme.validate(here.topology)
     run = sparse_runs.Run(scheme, here, N)
     assert {"residual", "velocity", "step", "phase", "changes"} == set(run.variables)
-    for _ in range(3):
-        run.step(tf.range(N, dtype=tf.float32))
-    assert run.variables["velocity"].numpy().any()
+    model = sparse_reference.DGC(here.topology.nodes, N, 0.2)
+    for number, g in enumerate(without_ties(p, 4)):
+        if number == 2:
+            model.density = DENSITY
+        np.testing.assert_allclose(run.step(tf.constant(g[rank])), model.step(g), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("n", [0, 1, 50])
@@ -127,6 +152,47 @@ def test_fit_with_sgd_alone(keras, comm, topology):
         for weight in model.get_weights():
             oracle.assert_identical(comm, weight)
         assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+@pytest.mark.parametrize(
+    "options, policy", [({"gradient_accumulation_steps": 2}, None), ({}, "mixed_float16")], ids=str
+)
+def test_all_entries_without_momentum_train_as_dense(topology, options, policy):
+    """Only what is applied is sent."""
+
+    def weights(scheme):
+        def optimizer():
+            return keras3.optimizers.SGD(0.05, **options)
+
+        return sparse_runs.fit(keras3, scheme, optimizer=optimizer, policy=policy)[1].get_weights()
+
+    if topology.num_nodes > 1:
+        for one, other in zip(weights(DGC(1.0, momentum=0.0)), weights(Dense()), strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+
+
+def test_steps_per_execution(topology):
+    if topology.num_nodes > 1:
+        ends = []
+        for steps in (1, 3):
+            strategy, model, _ = sparse_runs.fit(
+                keras3,
+                DGC(0.1, momentum=0.5),
+                optimizer=lambda: keras3.optimizers.SGD(0.05),
+                steps_per_execution=steps,
+            )
+            ends.append([*model.get_weights(), *sparse_runs.kept(strategy.extended.gradients)])
+        for one, three in zip(*ends, strict=True):
+            np.testing.assert_array_equal(one, three)
+
+
+def test_steps_that_loss_scaling_skips_leave_no_trace(topology):
+    def optimizer():
+        return keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD(0.05), initial_scale=2.0**120)
+
+    if topology.num_nodes > 1:
+        strategy, *_ = sparse_runs.fit(keras3, DGC(0.1), optimizer=optimizer, policy="mixed_float16")
+        assert not any(x.any() for x in sparse_runs.kept(strategy.extended.gradients))
 
 
 @pytest.mark.parametrize("wrong", [{"momentum": 1.0}, {"clip_norm": 0}, {"error_feedback": False}])

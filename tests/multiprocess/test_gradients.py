@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multiprocess.sparse_runs import apart
+from tests.thorough import thorough_if
 from tf_sparse_strategy.communication import (
     DGC,
     Dense,
@@ -19,6 +20,9 @@ from tf_sparse_strategy.communication import (
 from tf_sparse_strategy.gradient_kinds import coalesced
 from tf_sparse_strategy.gradients import GradientReducer
 
+EXACT = [kind(0.1) for kind in (HiTopK, TopKAllGather, ShardedTopK, GTopK, OkTopK)]
+EXACT += [Piecewise([(0, HiTopK(0.1)), (9, Dense())]), Guarded(HiTopK(0.1), limit=1.0, action="density")]
+OFTEN = (Dense(), TopKAllGather(0.1), HiTopK(0.1))
 SHAPES = [(3, 4), (), (5,), (0, 2), (2, 2)]
 DTYPES = ["float32", "float32", "float16", "float32", "float32"]
 
@@ -162,7 +166,7 @@ def test_one_worker_gets_its_own_gradients_back(comm, topology, variables):
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("scheme", [Dense(), TopKAllGather(0.1), HiTopK(0.1)], ids=repr)
+@pytest.mark.parametrize("scheme", thorough_if(lambda s: s not in OFTEN, [Dense(), *EXACT]), ids=repr)
 def test_dense_and_sparse_mixed(comm, topology, variables, scheme, mode):
     """Indices that workers share, that one repeats, and workers that contribute no row at all.
 
@@ -190,10 +194,6 @@ def test_dense_and_sparse_mixed(comm, topology, variables, scheme, mode):
         tf.convert_to_tensor(slices(rank)).numpy() for rank in range(topology.num_workers)
     )
     np.testing.assert_array_equal(tf.convert_to_tensor(sparse), expected)
-
-
-EXACT = [kind(0.1) for kind in (HiTopK, TopKAllGather, ShardedTopK, GTopK, OkTopK)]
-EXACT += [Piecewise([(0, HiTopK(0.1)), (9, Dense())]), Guarded(HiTopK(0.1), limit=1.0, action="density")]
 
 
 @pytest.mark.parametrize("scheme", [*EXACT, DGC(0.1), HiTopK(1.0), Dense()], ids=repr)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import apart, kept, moved, placed, sent_in_all, step
+from tests.multiprocess.sparse_runs import apart, kept, moved, paired, placed, sent_in_all, step
+from tests.thorough import thorough
 from tf_sparse_strategy import agreement, communication
 from tf_sparse_strategy.bucketing import BucketPlan
 from tf_sparse_strategy.collectives import Collectives
@@ -31,9 +32,12 @@ EACH += [Guarded(OkTopK(0.05), limit=1e-9, every=2, action="density")]
 
 
 @pytest.mark.parametrize("scheme", EACH, ids=repr)
-@pytest.mark.parametrize("when", ["before the first step", "later"])
-def test_every_bit_comes_back(comm, topology, variables, scheme, when):
-    here = apart(topology)
+@pytest.mark.parametrize(
+    "when, place",
+    [("before the first step", apart), ("later", apart), pytest.param("later", paired, marks=thorough)],
+)
+def test_every_bit_comes_back(comm, topology, variables, scheme, when, place):
+    here = place(topology)
     reducer = GradientReducer(scheme, here, bucket_bytes=64)
     for seed in range(3):
         step(reducer, variables, topology, seed)

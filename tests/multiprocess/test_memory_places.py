@@ -8,6 +8,7 @@ from tests.multiprocess.sparse_runs import apart, moved, placed, sent_in_all, st
 from tests.thorough import thorough, thorough_if
 from tf_sparse_strategy.communication import (
     DGC,
+    GTopK,
     HiTopK,
     OkTopK,
     Piecewise,
@@ -26,18 +27,17 @@ OTHERS = [
     (BY_WORKERS, 64, "pairs"),
     (OkTopK(0.3, threshold_period=1), 64, "pairs"),
 ]
+OFTEN = (HiTopK(0.05), "pairs")
+FIRST = [OFTEN, (HiTopK(0.05), "apart"), (BY_WORKERS, "pairs"), (ShardedTopK(0.05), "pairs")]
+FIRST += [(GTopK(0.05), "pairs"), (OkTopK(0.05), "apart")]
 
 
 @pytest.mark.parametrize("scheme, bucket_bytes, where", OTHERS, ids=str)
-@pytest.mark.parametrize(
-    "first", thorough_if(lambda first: first != "pairs", ["apart", "pairs", "pairs, each worker's"])
-)
-def test_another_run_keeps_the_sum(comm, topology, variables, first, scheme, bucket_bytes, where):
+@pytest.mark.parametrize("begun, first", thorough_if(lambda old: old != OFTEN, FIRST), ids=str)
+def test_another_run_keeps_the_sum(comm, topology, variables, begun, first, scheme, bucket_bytes, where):
     """Other nodes, workers per node, buckets or scheme: everything still arrives."""
     p = topology.num_workers
     nodes = {"apart": list(range(p)), "pairs": [rank % 2 for rank in range(p)]}
-    first, _, workers = first.partition(", ")
-    begun = BY_WORKERS if workers else HiTopK(0.05)
     old = GradientReducer(begun, placed(topology, nodes[first]), bucket_bytes=100)
     for seed in range(3):
         step(old, variables, topology, seed)

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess import sparse_runs
+from tests.multiprocess import oracle, sparse_runs
 from tests.thorough import MOSTLY_KERAS3
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
+    Guarded,
     HiTopK,
+    LinkModel,
     OkTopK,
     Piecewise,
     ShardedTopK,
@@ -194,6 +196,26 @@ def test_oktopk_beside_others(here):
     sent = sum(run.step(tf.constant(g[rank])).numpy() for g in data)
     np.testing.assert_array_equal(sent + run.kept(N), data.sum(axis=(0, 1)))
     assert not run.kept(N).any()
+
+
+AT_ONCE = LinkModel(0.0, 0.0, 0.0, 1e-3, selection=1e-12)  # known, or it would be measured
+SWITCHING = [
+    Piecewise([(0, HiTopK(0.05)), (20, TopKAllGather(0.05)), (40, Dense())], unit="step"),
+    Guarded(OkTopK(0.05), limit=1e-9, every=7, action="density"),
+    Guarded(HiTopK(0.05), limit=1e-9, every=7, action="dense"),
+    Auto(0.05, links=AT_ONCE),
+]
+
+
+@pytest.mark.parametrize("scheme", SWITCHING, ids=repr)
+def test_fifty_steps_of_descent(here, scheme):
+    """Of what takes turns, too, all workers' weights are the same to the bit."""
+    targets = sparse_runs.floats(1, here.topology.num_workers, N, 1)[0]
+    run = sparse_runs.Run(scheme.prepare(here), here, N)
+    weights = sparse_runs.descend(run, targets[here.topology.rank], 50, 2.0**-7)
+    oracle.assert_identical(here, weights.view(np.int32))
+    start, end = (np.linalg.norm(w - targets.mean(axis=0)) for w in (0, weights))
+    assert end < start
 
 
 @pytest.mark.parametrize("starts", [[], [1], [0, 0], [0, 5, 3]])

@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from custom_ops.entries import coding, entries
 from tests import sparse_reference
+from tests.multiprocess import oracle, sparse_runs
 from tests.multiprocess.sparse_runs import Run, apart, floats, integers
 from tests.thorough import P, thorough, thorough_if, thorough_with
 from tf_sparse_strategy import residual
+from tf_sparse_strategy.bucketing import MAX_ELEMENTS
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     Dense,
@@ -142,6 +144,8 @@ VARIANTS = [(kind, options) for kind in SCHEMES for options in ({}, {"error_feed
 VARIANTS += [(kind, {"wire_dtype": "float16", "index_coding": "delta"}) for kind in MESSAGES]
 VARIANTS += [(ShardedTopK, {"applied": 2.5}), (ShardedTopK, {"applied": 40, "wire_dtype": "bfloat16"})]
 VARIANTS += [(OkTopK, {"threshold_period": 2, "boundary_period": 3}), (OkTopK, {"flat": True})]
+ESTIMATED = [(HiTopK, "gaussian"), (HiTopK, "sampled"), (ShardedTopK, "gaussian"), (GTopK, "sampled")]
+VARIANTS += [(kind, {"selector": selector}) for kind, selector in ESTIMATED]
 
 
 @pytest.mark.parametrize("of", thorough_if(shown, VARIANTS), ids=str)
@@ -184,6 +188,7 @@ def test_a_gradient_of_few_entries_lets_not_all_of_the_next_pass(here):
 
 
 LONG = [(kind, {}) for kind in SCHEMES] + [(ShardedTopK, {"applied": 3, **CODED[0]}), (HiTopK, CODED[1])]
+LONG += [(kind, {"selector": selector}) for kind, selector in ESTIMATED]
 
 
 @pytest.mark.parametrize("of", thorough_if(shown, LONG), ids=str)
@@ -195,23 +200,15 @@ def test_fifty_steps_of_descent(here, of):
     reference = {k: v for k, v in options.items() if k != "index_coding"}
     run = Run(kind(0.05, **options), here, n)
     model = getattr(sparse_reference, kind.__name__)(nodes, n, 0.05, **reference)
-    weights, expected = tf.Variable(tf.zeros([n])), np.zeros(n, np.float32)
     rate = 2.0**-4 if p <= 5 else 2.0**-7  # entries wait longer on more nodes, and must not overshoot
-
-    @tf.function
-    def steps(count):
-        for _ in tf.range(count):
-            weights.assign_sub(run.eager_step(weights - targets[rank]) * rate)
-
-    steps(50)
+    weights, expected = sparse_runs.descend(run, targets[rank], 50, rate), np.zeros(n, np.float32)
     for _ in range(50):
         expected -= model.step(expected - targets) * np.float32(rate)
     tolerance = 0 if model.holders > 1 else 1e-4
     np.testing.assert_allclose(weights, expected, rtol=tolerance, atol=tolerance)
-    for other in here.all_gather(weights[tf.newaxis]).numpy():
-        np.testing.assert_array_equal(other.view(np.int32), weights.numpy().view(np.int32))
+    oracle.assert_identical(here, weights.view(np.int32))
     if model.holders > 1:
-        start, end = (np.abs(w - targets.mean(0)).max() for w in (np.zeros(n), weights.numpy()))
+        start, end = (np.abs(w - targets.mean(0)).max() for w in (np.zeros(n), weights))
         assert end < start
 
 
@@ -349,13 +346,28 @@ def test_nodes_sum_all_of_their_own_block(here):
         assert applied.any() and not left[applied].any() and left[~applied].any()
 
 
-def test_sharded_topk_is_two_operations_between_nodes(here):
-    """And as many within them."""
-    run = Run(ShardedTopK(0.05), here, 1001)
+@pytest.mark.parametrize("kind, between", [(HiTopK, 1), (TopKAllGather, 1), (ShardedTopK, 2)])
+def test_operations_between_nodes(here, kind, between):
+    """One message of each stream in each; and two within the nodes."""
+    run = Run(kind(0.05), here, 1001)
     share, before = run.scheme.share(here.topology), here.traffic()[0]
     run.eager_step(tf.zeros([1001]))
     if share.holders > 1:
-        assert here.traffic()[0] - before == (2 if share.shards == 1 else 4)
+        assert here.traffic()[0] - before == between + (2 if share.shards > 1 else 0)
+
+
+@pytest.mark.parametrize("count", [0, 1000])
+def test_boundaries_of_the_longest_vector(here, count):
+    """Sums of these are beyond int32."""
+    share = OkTopK().share(here.topology)
+    if share.holders == 1:
+        return
+    n = MAX_ELEMENTS // share.shards
+    last = np.arange(n - count, n)
+    found = oktopk._agree_on_boundaries(tf.constant(last, tf.int32), n, share, here).numpy()
+    even = np.arange(1, share.holders) * -(-n // share.holders)
+    expected = last[:: count // share.holders][1 : share.holders] if count else even
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_oktopk_regions_follow_where_the_large_entries_are(here):
