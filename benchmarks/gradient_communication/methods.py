@@ -94,6 +94,8 @@ def sparse(n: int, density: float, comm: Collectives, momentum: float = 0.9) -> 
     """By name: those that send `density` n elements; `momentum` is DGC's."""
     schemes = {name: kind(density) for name, kind in _SPARSE.items()}
     schemes |= {name: kind(density, **CODED) for name, kind in _CODED.items()}
+    if n > MOST and comm.topology.num_workers > 4:
+        del schemes["OkTopK"]  # it takes the most memory, of eight workers together more than 24 GB
     if density == COMPARED and n <= MOST:
         schemes |= {name: kind(density) for name, kind in _ALSO.items()}
         schemes["DGC"] = DGC(density, momentum=momentum)

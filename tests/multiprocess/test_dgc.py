@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests import sparse_reference
 from tests.multiprocess import oracle, sparse_runs
+from tests.thorough import thorough_with
 from tf_sparse_strategy.communication import DGC, Dense, Guarded, HiTopK, Piecewise
 from tf_sparse_strategy.gradients import GradientReducer
 from tf_sparse_strategy.topology import Topology
@@ -154,6 +155,7 @@ def test_fit_with_sgd_alone(keras, comm, topology):
         assert history.history["loss"][-1] < history.history["loss"][0]
 
 
+@thorough_with(4)
 @pytest.mark.parametrize(
     "options, policy", [({"gradient_accumulation_steps": 2}, None), ({}, "mixed_float16")], ids=str
 )
@@ -171,6 +173,7 @@ def test_all_entries_without_momentum_train_as_dense(topology, options, policy):
             np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
 
+@thorough_with(4)
 def test_steps_per_execution(topology):
     if topology.num_nodes > 1:
         ends = []
@@ -186,6 +189,7 @@ def test_steps_per_execution(topology):
             np.testing.assert_array_equal(one, three)
 
 
+@thorough_with(4)
 def test_steps_that_loss_scaling_skips_leave_no_trace(topology):
     def optimizer():
         return keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD(0.05), initial_scale=2.0**120)
