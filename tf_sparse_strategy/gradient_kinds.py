@@ -1,5 +1,6 @@
 """What a gradient may be: a tensor, `tf.IndexedSlices` of a table's rows, or None."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -67,6 +68,21 @@ def has_constant_indices(gradient: tf.IndexedSlices) -> bool:
             return False
         left += x.op.inputs
     return True
+
+
+def repeats(indices: tf.Tensor) -> tf.Tensor:
+    """Whether `indices` [n], n static, are a part of them over and over, as if each sample had these."""
+    n = indices.shape[0]
+    over = [tf.reduce_all(indices == tf.roll(indices, n // q, axis=0)) for q in sorted(_primes(n))]
+    return tf.reduce_any(tf.stack(over)) if over else tf.constant(False)
+
+
+def _primes(n: int) -> set[int]:
+    """That divide `n`."""
+    for q in range(2, math.isqrt(n) + 1):
+        if n % q == 0:
+            return {q} | _primes(n // q)
+    return {n} - {1}
 
 
 def sum_of_squares(gradient: Any) -> tf.Tensor:

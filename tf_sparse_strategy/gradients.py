@@ -8,7 +8,7 @@ from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense, scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradient_kinds import coalesced, has_constant_indices, values_of
+from tf_sparse_strategy.gradient_kinds import coalesced, has_constant_indices, repeats, values_of
 from tf_sparse_strategy.memory import Memory, key_of
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with
 
@@ -120,10 +120,9 @@ class GradientReducer:
             return gathered
         own, indices, p = gradient.indices, gathered.indices, self._collectives.topology.num_workers
         size, n = tf.size(indices), own.shape[0]
-        # Programs may look up other rows on each worker, of which none come together.
-        same = tf.logical_and(
-            size == p * n, tf.reduce_all(indices == tf.gather(own, tf.range(size) % n))
-        )
+        # Programs may look up others on each worker, or the same for each sample: none come together then.
+        alike = tf.reduce_all(indices == tf.gather(own, tf.range(size) % n))
+        same = tf.reduce_all([size == p * n, alike, tf.logical_not(repeats(own))])
         times, once = tf.where(same, p, 1), tf.where(same, n, size)
         shape = tf.concat([[times, once], tf.shape(gathered.values)[1:]], axis=0)
         summed = tf.reduce_sum(tf.reshape(gathered.values, shape), axis=0)

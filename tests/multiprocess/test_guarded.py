@@ -156,7 +156,7 @@ def test_fit_with_the_guard(keras, comm, topology):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"scheme": Dense()}, {"limit": 0}, {"every": 0}, {"action": "stop"}], ids=str
+    "wrong", [{"scheme": Dense()}, {"limit": 0}, {"every": 0}, {"every": 2.0}, {"action": "stop"}], ids=str
 )
 def test_arguments_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

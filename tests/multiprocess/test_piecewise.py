@@ -218,7 +218,7 @@ def test_fifty_steps_of_descent(here, scheme):
     assert end < start
 
 
-@pytest.mark.parametrize("starts", [[], [1], [0, 0], [0, 5, 3]])
+@pytest.mark.parametrize("starts", [[], [1], [0, 0], [0, 5, 3], [0, 2.0]])
 def test_starts_are_checked(starts):
     with pytest.raises(ValueError, match="the first phase must start at 0"):
         Piecewise([(start, Dense()) for start in starts])

@@ -1,6 +1,7 @@
 """Guarded: measures now and then what selecting before summing loses, and does something about it."""
 
 import dataclasses
+import numbers
 
 import tensorflow as tf
 
@@ -75,10 +76,10 @@ class Guarded(Switching):
                 f"Guarded(scheme={self.scheme!r}): what the check compares has no momentum in it. Guard "
                 "HiTopK, and leave the momentum to the optimizer."
             )
-        if not (self.limit > 0 and self.every >= 1):
+        if not (self.limit > 0 and isinstance(self.every, numbers.Integral) and self.every >= 1):
             raise ValueError(
                 f"Guarded(limit={self.limit!r}, every={self.every!r}): limit must be above 0, and every at "
-                "least 1 step."
+                "least 1 step, in whole ones."
             )
         if self.action not in ACTIONS:
             raise ValueError(f"Guarded(action={self.action!r}) is not one of {ACTIONS}.")

@@ -1,6 +1,7 @@
 """Piecewise: one scheme after the other as training goes on."""
 
 import dataclasses
+import numbers
 
 import tensorflow as tf
 
@@ -60,10 +61,11 @@ class Piecewise(Switching):
     def __post_init__(self):
         object.__setattr__(self, "phases", tuple((start, scheme) for start, scheme in self.phases))
         starts = [start for start, _ in self.phases]
-        if not starts or starts[0] != 0 or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):
+        whole = all(isinstance(start, numbers.Integral) for start in starts)
+        if not whole or starts[:1] != [0] or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):
             raise ValueError(
                 f"Piecewise(phases=...) starts at {starts}; the first phase must start at 0 and each "
-                "later than the one before, e.g. [(0, HiTopK(0.01)), (13, Torus2D())]."
+                "later than the one before, in whole numbers, e.g. [(0, HiTopK(0.01)), (13, Torus2D())]."
             )
         for _, scheme in self.phases:
             if not isinstance(scheme, Communication):

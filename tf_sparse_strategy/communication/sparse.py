@@ -144,6 +144,8 @@ class SparseCommunication(Communication):
 
 def all_finite(values: tf.Tensor) -> tf.Tensor:
     """Whether all are, as whole numbers are; of a gradient its winners tell: NaN and Inf rank first."""
+    if values.dtype.is_complex:
+        values = tf.abs(values)
     if not values.dtype.is_floating:
         return tf.constant(True)
     return tf.reduce_all(tf.math.is_finite(values))
