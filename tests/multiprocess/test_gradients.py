@@ -172,13 +172,13 @@ def test_dense_and_sparse_mixed(comm, topology, variables, scheme, mode):
 
     Rows lose nothing, whatever is dropped of dense gradients: of 16 elements, 2 are sent.
     """
-    table = tf.Variable(tf.zeros([6, 2]))
+    table = tf.Variable(tf.zeros([9, 2]))
     reducer = GradientReducer(scheme, comm, 1 << 20)
 
     def slices(rank):
         rows = [0, rank + 1, rank + 1][: 3 * (rank != 1)]  # rank 1 has none
         values = tf.reshape(tf.range(2.0 * len(rows)), [-1, 2]) + 100.0 * rank
-        return tf.IndexedSlices(values, tf.constant(rows, tf.int64), tf.constant([6, 2]))
+        return tf.IndexedSlices(values, tf.constant(rows, tf.int64), tf.constant([9, 2]))
 
     def run():
         sparse = (slices(topology.rank), table)

@@ -9,7 +9,7 @@ import tf_keras
 import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import BATCH, ROWS, fit
-from tests.thorough import MOSTLY_KERAS3, thorough_if
+from tests.thorough import MOSTLY_KERAS3, P, thorough_if
 from tf_sparse_strategy.communication import (
     Dense,
     GTopK,
@@ -84,9 +84,10 @@ def test_steps_per_execution(of):
     framework, scheme = of
     one = fit(framework, scheme)
     three = fit(framework, scheme, steps_per_execution=3)
-    assert_same_weights(one[1], three[1])
+    tolerance = 0 if P <= 2 else 1e-5  # more than two have several orders to add up small vectors in
+    assert_same_weights(one[1], three[1], tolerance)
     for a, b in zip(residuals(one[0]), residuals(three[0]), strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def test_run_eagerly_is_the_same(kind):
