@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests import job
-from tests.thorough import thorough_if
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -23,11 +22,10 @@ def run(workers, action, folder):
 
 
 @pytest.mark.timeout(600)  # five jobs, one after the other
-@pytest.mark.parametrize("others", thorough_if(lambda others: others == [6], [[1, 2, 3], [6]]), ids=str)
-def test_saved_on_four_loaded_on_others(tmp_path, others):
+def test_saved_on_four_loaded_on_others(tmp_path):
     codes, said = run(4, "write", tmp_path)
     assert codes == [0] * 4, said
-    for workers in others:
+    for workers in (1, 2, 3):
         codes, said = run(workers, "read", tmp_path)
         assert codes == [0] * workers, said
     # Negative control: a state that is not the file's is noticed, of each kind, by each file.
