@@ -14,6 +14,7 @@ from tf_sparse_strategy.communication import (
 DENSITY, LITTLE = 0.01, 0.0002
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AS_RECIPE = {f"{kind.__name__} in HiTopK's place": kind for kind in (ShardedTopK, OkTopK)}
+OF_RECIPE = (RECIPE, *AS_RECIPE)
 AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
 FEW, FEW_SGD = f"HiTopK {LITTLE:.2%}", f"HiTopK {LITTLE:.2%}, SGD"
 CONTROLLED = (FEW, FEW_SGD)  # that error feedback helps them is asserted

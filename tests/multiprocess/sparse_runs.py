@@ -78,6 +78,16 @@ def descend(run, targets, count, rate):
     return weights.numpy()
 
 
+def assert_all_descend_alike(run, n, rate):
+    """In 50 steps, to the bit."""
+    here = run.collectives
+    targets = floats(1, here.topology.num_workers, n, 1)[0]
+    weights = descend(run, targets[here.topology.rank], 50, rate)
+    oracle.assert_identical(here, weights.view(np.int32))
+    start, end = (np.linalg.norm(w - targets.mean(axis=0)) for w in (0, weights))
+    assert end < start
+
+
 def integers(seed, p, n, steps):
     """[steps, P, N] whole numbers, heavy-tailed; every sum of them is exact in float32. No -0."""
     rng = np.random.default_rng(seed)
