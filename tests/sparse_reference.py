@@ -218,9 +218,10 @@ class OkTopK(_Model):
         return result
 
     def sum_shard(self, acc, shard):
-        due = self.steps % self.period == 0
+        due, k = self.steps % self.period == 0, count(self.density, acc.shape[1])
         for holder, a in enumerate(acc):
-            if due or self.local[holder, shard] == 0:
+            passing = np.count_nonzero(a[np.abs(a) >= self.local[holder, shard]])
+            if due or not 2 / 3 * k <= passing <= 5 / 4 * k:
                 self.local[holder, shard] = self.kth(a)
         sent = np.where(np.abs(acc) >= self.local[:, shard, np.newaxis], acc, 0)
         total = np.zeros_like(acc[0])
@@ -230,6 +231,8 @@ class OkTopK(_Model):
             self.overall[shard] = self.kth(total)
         applied = np.where(np.abs(total) >= self.overall[shard], total, 0).astype(np.float32)
         self.keep(shard, np.where((sent != 0) & (applied != 0), 0, acc))
+        part = np.float32(np.clip(np.count_nonzero(applied) / k, 1 / 256, 256))
+        self.overall[shard] = np.float32(self.overall[shard]) * part ** np.float32(1 / 16)
         return applied
 
     def kth(self, x):

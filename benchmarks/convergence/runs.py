@@ -16,8 +16,9 @@ DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AS_RECIPE = {f"{kind.__name__} in HiTopK's place": kind for kind in (ShardedTopK, OkTopK)}
 OF_RECIPE = (RECIPE, *AS_RECIPE)
 AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
-FEW, FEW_SGD = f"HiTopK {LITTLE:.2%}", f"HiTopK {LITTLE:.2%}, SGD"
-CONTROLLED = (FEW, FEW_SGD)  # that error feedback helps them is asserted
+FEW = f"HiTopK {LITTLE:.2%}"
+FEW_SGD = {f"{kind.__name__} {LITTLE:.2%}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
+CONTROLLED = {FEW: HiTopK, **FEW_SGD}  # that error feedback helps them is asserted
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLLED)}
 WORDS_WITHOUT = {f"{kind.__name__}, no error feedback": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
 DENSE_SGD = "dense, SGD"
@@ -33,7 +34,8 @@ def _applying(entries: int) -> dict:
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
 OF_DIGITS = THROUGHOUT | _applying(2)
 OF_SGD = {f"{kind.__name__}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
-BY_SGD = (DENSE_SGD, *OF_SGD, FEW_SGD, WITHOUT[FEW_SGD])  # of digits; the others by LARS
+BY_SGD = {DENSE_SGD, *OF_SGD, *FEW_SGD, *(WITHOUT[name] for name in FEW_SGD)}  # of digits; others by LARS
+SHARED = ("HiTopK", "ShardedTopK", "OkTopK")  # on nodes of two workers, which share a residual, too
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
 
@@ -50,9 +52,9 @@ def digits(recipe: Piecewise, warm_up: int) -> dict[str, Communication]:
     found[RECIPE] = recipe
     for name, kind in AS_RECIPE.items():
         found[name] = Piecewise([(0, kind(DENSITY)), *recipe.phases[1:]])
-    for name, density in ({AT_ONCE: DENSITY} | dict.fromkeys(CONTROLLED, LITTLE)).items():
-        found[name] = HiTopK(density)
-        found[WITHOUT[name]] = HiTopK(density, error_feedback=False)
+    for name, without in WITHOUT.items():
+        kind, density = CONTROLLED.get(name, HiTopK), LITTLE if name in CONTROLLED else DENSITY
+        found[name], found[without] = kind(density), kind(density, error_feedback=False)
     return found | {DENSE_SGD: Dense()}
 
 

@@ -12,6 +12,7 @@ from benchmarks.convergence.runs import (
     OF_DIGITS,
     OF_RECIPE,
     OF_SGD,
+    SHARED,
     THROUGHOUT,
     WITHOUT,
     WORDS_WITHOUT,
@@ -37,6 +38,12 @@ def _digits(digits: dict) -> list[str]:
             goal = f"goal {100 * NEAR[name]:g} at most: {said(behind <= NEAR[name])}"
             found += f", {100 * behind:.1f} points behind {exact} ({goal})"
         lines.append(f"{found}.")
+    for name in SHARED:
+        behind = means[DENSE] - statistics.fmean(digits["shared"]["reached"][name])
+        lines.append(
+            f"- {name} on nodes of two: {100 * behind:.1f} points behind {DENSE} (goal {100 * NEAR[name]:g} "
+            f"at most: {said(behind <= NEAR[name])})."
+        )
     sent = digits["part sent"]
     lines.append(
         f"- In its sparse epochs the recipe sends {sent:.1%} of the bytes of its exact ones between nodes "
@@ -52,12 +59,14 @@ def _digits(digits: dict) -> list[str]:
     return lines
 
 
-def _words(reached: dict) -> list[str]:
-    means = {name: statistics.fmean(values) for name, values in reached.items()}
+def _words(words: dict) -> list[str]:
+    means = {name: statistics.fmean(values) for name, values in words["reached"].items()}
+    sparse = {name: means[name] for name in THROUGHOUT}
+    sparse |= {f"{n} on nodes of two": statistics.fmean(words["shared"]["reached"][n]) for n in SHARED}
     lines = [
-        f"- {name}: {means[name] / means[DENSE] - 1:+.1%} of dense's perplexity (goal {PERPLEXITY:.0%} at "
-        f"most: {said(means[name] <= (1 + PERPLEXITY) * means[DENSE])})."
-        for name in THROUGHOUT
+        f"- {name}: {mean / means[DENSE] - 1:+.1%} of dense's perplexity (goal {PERPLEXITY:.0%} at "
+        f"most: {said(mean <= (1 + PERPLEXITY) * means[DENSE])})."
+        for name, mean in sparse.items()
     ]
     for without, kind in WORDS_WITHOUT.items():
         worse = means[without] / means[kind.__name__] - 1
@@ -69,13 +78,15 @@ def _words(reached: dict) -> list[str]:
     return [*lines, f"- With Adam instead of SGD, HiTopK: {sparse / dense - 1:+.1%} of dense's."]
 
 
-def _table(reached: dict, scale: float) -> str:
-    seeds = len(next(iter(reached.values())))
-    header = ["scheme", "mean ± sd", *(f"seed {seed}" for seed in range(seeds))]
+def _table(task: dict, scale: float) -> str:
+    seeds = len(task["reached"][DENSE])
+    header = ["scheme", "mean ± sd", *(f"seed {seed}" for seed in range(seeds)), "MB between nodes"]
     rows = []
-    for name, values in reached.items():
-        mean = mean_and_deviation(values, scale, "{:.1f}".format)
-        rows.append([name, mean, *(f"{scale * value:.1f}" for value in values)])
+    for found, where in ((task, ""), (task["shared"], " on nodes of two")):
+        for name, values in found["reached"].items():
+            mean = mean_and_deviation(values, scale, "{:.1f}".format)
+            each = [f"{scale * value:.1f}" for value in values]
+            rows.append([name + where, mean, *each, f"{statistics.fmean(found['sent'][name]):.0f}"])
     return table(header, rows)
 
 
@@ -86,13 +97,13 @@ def render(results: dict) -> str:
     return "\n\n".join(
         [
             environment_line(results),
-            f"{results['workers']} nodes of one worker, density {DENSITY:.0%}.",
+            f"{results['nodes']} nodes of one worker, density {DENSITY:.0%}.",
             f"### Digits: accuracy on the test images, %, after {digits['epochs']} epochs",
             "\n".join(_digits(digits)),
-            _table(digits["reached"], 100),
+            _table(digits, 100),
             f"### Docstrings: perplexity on the test rows after {words['epochs']} epochs",
             f"Corpus: {facts}.",
-            "\n".join(_words(words["reached"])),
-            _table(words["reached"], 1),
+            "\n".join(_words(words)),
+            _table(words, 1),
         ]
     )

@@ -301,10 +301,11 @@ def test_cost_predicts_the_bytes_counted(packed, here, options):
             assert sent == (predicted.local, predicted.cross)
 
 
-def test_oktopk_expects_about_the_bytes_counted(here):
-    """Thresholds that are always new: with old ones more pass, the more the residuals grow."""
-    p, n, steps = here.topology.num_workers, 4096, 8
-    run = Run(OkTopK(0.05, threshold_period=1), here, n)
+@pytest.mark.parametrize("period, steps", [(1, 8), (32, 48)])
+def test_oktopk_expects_about_the_bytes_counted(here, period, steps):
+    """Also where thresholds are old, and more would pass, the more the residuals grow."""
+    p, n = here.topology.num_workers, 4096
+    run = Run(OkTopK(0.05, threshold_period=period), here, n)
     before = here.traffic()[1]
     for g in floats(0, p, n, steps):
         run.step(tf.constant(g[here.topology.rank]) / 1000)

@@ -1,6 +1,7 @@
 """OkTopK: thresholds that are reused, and regions of the vector that each node sums."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -14,7 +15,8 @@ from tf_sparse_strategy.residual import AGE, RESIDUAL, Share
 from tf_sparse_strategy.topology import Group, Topology
 
 _IMBALANCE = 4  # the paper's: entries are dealt out anew where a node has this many times its part
-
+_FEW, _MANY = 2 / 3, 5 / 4  # parts of K between which a threshold lets pass, in the authors' program
+_CORRECTION = 1 / 16  # with 1/8 the global threshold swings, where few sums are much larger than others
 
 PASSED = "passed"  # the state's name of the entries that passed the local threshold, as a part of K
 
@@ -26,12 +28,14 @@ class OkTopK(SparseCommunication):
     The workers of a node share its sum as in `HiTopK`; holder i has a_i = s_i + r_i of n = N/G elements,
     K = density n, and M holders:
 
-        every threshold_period steps   th = the K-th largest |a_i|, at once where it was 0
+        every threshold_period steps   th = the K-th largest |a_i|, at once where fewer than 2/3 K pass or
+                                       more than 5/4 K
         every boundary_period steps    boundaries = the mean over i of those that halve, third, ... what
                                        exceeds th in a_i
         c_i = a_i where |a_i| >= th;   node m sums region m of all c_i: t
         every threshold_period steps   TH = the K-th largest |t|, in the next step where it was 0
         u = t where |t| >= TH, to all; r_i <- a_i, but 0 where both c_i and u are not
+        TH <- TH (|u| / K)^(1/16)
 
     Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
     u, entries are first dealt out evenly. Between nodes a worker sends 8 K (M-1)/M to 40 K (M-1)/M bytes,
@@ -91,14 +95,12 @@ class OkTopK(SparseCommunication):
     def _sum_shard(self, x, state, share, collectives):
         n, k, age = x.shape[0], self.count(x.shape[0]), state[AGE]
         acc = x + state[RESIDUAL] if RESIDUAL in state else x
-        # A threshold of 0, from a gradient with fewer than K entries, would let all of the next pass. The
-        # local one is renewed without the others; the global one takes a collective that all must join.
+        # The local threshold is renewed without the others. The global one takes a collective that all must
+        # join; so it follows the number of its sums, and 0, which none lowers or raises, is renewed.
         due = age % self.threshold_period == 0
         renewed = tf.logical_or(due, state["overdue"] > 0)
-        stale = tf.logical_or(due, state["local_threshold"] == 0)
-        local = _threshold(k == n, stale, lambda: _kth_largest(acc, k), state["local_threshold"])
         finite_here = tf.reduce_all(tf.math.is_finite(acc))
-        selected = _exceeds(acc, local, finite_here)
+        local, selected = _passing(acc, k, due, state["local_threshold"], finite_here)
         chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
         boundaries = tf.cond(
             age % self.boundary_period == 0,
@@ -113,12 +115,13 @@ class OkTopK(SparseCommunication):
         )
         total, _ = _scatter(received, n)
         own_sums = tf.boolean_mask(total, total != 0)
-        overall = _threshold(
-            k == n,
-            renewed,
-            lambda: _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k),
-            state["global_threshold"],
-        )
+        overall = tf.constant(0.0)
+        if k < n:
+            overall = tf.cond(
+                renewed,
+                lambda: _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k),
+                state["global_threshold"].read_value,
+            )
         sums_are_finite = tf.reduce_all(tf.math.is_finite(total))
         winners = tf.cast(tf.where(_exceeds(total, overall, sums_are_finite))[:, 0], tf.int32)
         rows = _pack(tf.gather(total, winners), winners)
@@ -126,7 +129,9 @@ class OkTopK(SparseCommunication):
         notes = tf.stack([tf.size(winners), *(tf.cast(x, tf.int32) for x in (finite_here, absent))])
         everyone = collectives.all_gather(notes[tf.newaxis], purpose="gradients")
         finite = tf.reduce_all(everyone[:, 1] > 0)
-        rows = _balance(rows, everyone[:, 0], share, collectives)
+        sizes = everyone[:, 0]
+        sums = tf.reduce_sum(tf.gather(sizes, collectives.topology.ranks(share.group)))
+        rows = _balance(rows, sizes, share, collectives)
 
         rows = collectives.all_gather(rows, share.group, purpose="gradients")
         where = rows[tf.newaxis, tf.newaxis, :, 1]
@@ -140,7 +145,7 @@ class OkTopK(SparseCommunication):
         new = {
             AGE: age + 1,
             "local_threshold": local,
-            "global_threshold": overall,
+            "global_threshold": overall * _correction(sums, k),
             "overdue": tf.cast(tf.reduce_max(everyone[:, 2]), tf.int64),
             PASSED: tf.cast(tf.size(chosen), tf.float32) / k,
             "boundaries": boundaries,
@@ -179,9 +184,25 @@ def _exceeds(x, threshold, is_finite):
     return tf.cond(is_finite, lambda: large, or_nan)
 
 
-def _threshold(everything: bool, renewed, renew, old):
-    """0 where `everything` is to pass; else `renew()` in steps in which it is `renewed`, or the `old`."""
-    return tf.constant(0.0) if everything else tf.cond(renewed, renew, old.read_value)
+def _passing(x, k: int, due, held, is_finite):
+    """(The threshold `held`, or a new one where that is `due` or fewer or more pass; what passes of `x`)."""
+    if k == x.shape[0]:
+        return tf.constant(0.0), _exceeds(x, 0.0, is_finite)
+    old = held.read_value()
+    passing = _exceeds(x, old, is_finite)
+    number = tf.math.count_nonzero(passing)
+    fits = tf.logical_and(number >= math.ceil(_FEW * k), number <= int(_MANY * k))
+
+    def renew():
+        new = _kth_largest(x, k)
+        return new, _exceeds(x, new, is_finite)
+
+    return tf.cond(tf.logical_and(fits, tf.logical_not(due)), lambda: (old, passing), renew)
+
+
+def _correction(number, k: int):
+    """Of a threshold that `number` exceed, towards one that `k` do."""
+    return tf.clip_by_value(tf.cast(number, tf.float32) / k, 1 / 256, 256) ** _CORRECTION
 
 
 def _kth_largest(x, k: int):
