@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
     Dense,
+    Float16,
     GTopK,
     HiTopK,
     LinkModel,
@@ -36,6 +37,7 @@ def test_get_by_name_and_by_instance():
     assert communication.get("torus2d") == Torus2D()
     assert communication.get("hitopk") == HiTopK() and communication.get("shardedtopk") == ShardedTopK()
     assert communication.get("topkallgather") == TopKAllGather()
+    assert communication.get("float16") == Float16(Dense())
     scheme = Torus2D()
     assert communication.get(scheme) is scheme
 
@@ -85,6 +87,21 @@ def test_torus2d_by_hand():
     cost = Torus2D().cost(12, TWO_BY_TWO, MODEL)
     assert cost.seconds == 4 * 2 * 1e6 + 2 * 240 + 2 * 2 * 12e7
     assert cost.bytes == Bytes(local=48, cross=24)
+
+
+@pytest.mark.parametrize("scheme", [Dense(), Torus2D()])
+def test_float16_sends_half_of_what_its_scheme_does(scheme):
+    whole, half = (s.cost(12, TWO_BY_TWO, MODEL) for s in (scheme, Float16(scheme)))
+    assert (2 * half.bytes.local, 2 * half.bytes.cross) == (whole.bytes.local, whole.bytes.cross)
+    assert half.messages == whole.messages and half.seconds < whole.seconds
+    assert Float16(scheme).bucket_bytes == scheme.bucket_bytes
+
+
+def test_float16_of_what_is_not_exact():
+    with pytest.raises(TypeError, match=r"Float16\(scheme=HiTopK\(.*must be Dense.*wire_dtype"):
+        Float16(HiTopK(0.01))
+    with pytest.raises(ValueError, match="same number of workers"):
+        Float16(Torus2D()).validate(Topology((0, 0, 1), 0))
 
 
 def test_torus2d_pads_what_does_not_divide():
@@ -200,6 +217,12 @@ WRONG += [(kind, {"index_coding": "gaps"}) for kind in MESSAGES]
 WRONG += [(kind, {"selector": "random"}) for kind in MESSAGES]
 WRONG += [(ShardedTopK, {"applied": applied}) for applied in (0.5, math.inf, math.nan)]
 WRONG += [(OkTopK, {"threshold_period": 0}), (OkTopK, {"boundary_period": -1})]
+
+
+def test_a_dtype_is_its_name():
+    """Or checkpoints would take one scheme for two."""
+    for kind in (*MESSAGES, communication.Auto):
+        assert repr(kind(wire_dtype=tf.float16)) == repr(kind(wire_dtype="float16"))
 
 
 @pytest.mark.parametrize("kind, wrong", WRONG, ids=str)

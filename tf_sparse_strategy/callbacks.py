@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_sparse_strategy import keras_callers, metrics, scheme_metrics
-from tf_sparse_strategy.communication import Dense, Guarded, OkTopK, Torus2D
+from tf_sparse_strategy.communication import Dense, Float16, Guarded, OkTopK, Torus2D
 from tf_sparse_strategy.communication.switching import Switching, within
 from tf_sparse_strategy.hooking import extended_of
 from tf_sparse_strategy.recorder import Recorder
@@ -148,7 +148,7 @@ class CommunicationMonitor(*_callback_classes()):
             self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         if self._trace_path is not None:
             self._recorder = Recorder(strategy.extended.collectives, self._trace_steps)
-        exact = isinstance(strategy.communication, (Dense, Torus2D))
+        exact = isinstance(strategy.communication, (Dense, Float16, Torus2D))
         if strategy.topology.num_workers > 1 and not exact:
             self._schemes = _Schemes(self.model, self._scheme_freq)
         if self._trace_path is not None or (self._schemes and self._scheme_freq):

@@ -108,8 +108,13 @@ def check_countable(x: tf.Tensor) -> None:
         )
 
 
-def narrow(x: tf.Tensor, dtype: str | tf.DType) -> tf.Tensor:
+def narrow(x: tf.Tensor, dtype: str | tf.DType, summands: int = 1) -> tf.Tensor:
     """Float32 `x` in `dtype`: what is finite stays finite, cut to the largest number there is.
+
+    Args:
+      x: float32.
+      dtype: of the result.
+      summands: how many such results are added up in `dtype`, and are to stay finite, too.
 
     Example:
       >>> narrow(tf.constant([1e6, float("inf")]), tf.float16).numpy().tolist()
@@ -119,4 +124,6 @@ def narrow(x: tf.Tensor, dtype: str | tf.DType) -> tf.Tensor:
     if dtype == x.dtype:
         return x
     limit = tf.cast(dtype.max, x.dtype)
+    if summands > 1:
+        limit *= 0.9 / summands  # additions may round up
     return tf.cast(tf.where(tf.math.is_finite(x), tf.clip_by_value(x, -limit, limit), x), dtype)

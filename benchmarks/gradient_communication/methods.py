@@ -13,6 +13,7 @@ from tf_sparse_strategy.communication import (
     DGC,
     Communication,
     Dense,
+    Float16,
     GTopK,
     HiTopK,
     OkTopK,
@@ -87,6 +88,8 @@ def exact(n: int, comm: Collectives) -> dict[str, Make]:
         RING: functools.partial(_horovod, hvd.Compression.none, n, Dense()),
         FP16: functools.partial(_horovod, hvd.Compression.fp16, n, None),
         TORUS: functools.partial(_of_scheme, Torus2D(), n, comm),
+        "Float16": functools.partial(_of_scheme, Float16(), n, comm),
+        "Float16, Torus2D": functools.partial(_of_scheme, Float16(Torus2D()), n, comm),
     }
 
 

@@ -10,7 +10,7 @@ from benchmarks import training
 from benchmarks.hand_in import arguments, hand_in
 from benchmarks.sparse_training.models import TASKS, Task
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Auto, HiTopK, ShardedTopK
+from tf_sparse_strategy.communication import Auto, Float16, HiTopK, ShardedTopK, Torus2D
 
 CODED = {"wire_dtype": "float16", "index_coding": "delta"}
 CHECKED_STEPS = 3
@@ -22,6 +22,8 @@ def schemes(density: float) -> dict:
         "dense, 32 MB buckets": ("dense", 32 << 20),
         "dense, 1 MB buckets, default": ("dense", None),
         "torus2d": ("torus2d", None),
+        "float16": ("float16", None),
+        "float16, torus2d": (Float16(Torus2D()), None),
         "HiTopK": (HiTopK(density), None),
         "ShardedTopK": (ShardedTopK(density), None),
         "ShardedTopK, fp16 + delta": (ShardedTopK(density, **CODED), None),

@@ -5,18 +5,18 @@ import pytest
 import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
-from tf_sparse_strategy.communication import Dense, LinkModel, Torus2D
+from tf_sparse_strategy.communication import Dense, Float16, LinkModel, Torus2D
 from tf_sparse_strategy.topology import Group
 
 SIZES = [1, 3, 8, 1001]
-EXACT = [Dense(), Torus2D()]
+SCHEMES = [Dense(), Torus2D(), Float16(), Float16(Torus2D())]
 FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
 
 
-@pytest.fixture(params=EXACT, ids=lambda scheme: type(scheme).__name__)
+@pytest.fixture(params=SCHEMES, ids=repr)
 def scheme(request, topology):
     """A scheme that can run here; uneven nodes must be refused by those that cannot."""
-    if not topology.is_uniform and isinstance(request.param, Torus2D):
+    if not topology.is_uniform and "Torus2D" in repr(request.param):
         with pytest.raises(ValueError, match="same number of workers on every node"):
             request.param.validate(topology)
         pytest.skip("refused on uneven nodes, as it should be")
@@ -25,7 +25,8 @@ def scheme(request, topology):
 
 
 def vector(rank, n):
-    return (np.arange(n) * 10 + rank).astype(np.float32)
+    """Of eight workers their sum is a float16, too."""
+    return (np.arange(n) % 200 + rank).astype(np.float32)
 
 
 def reduce_all(scheme, comm, vectors, mode):
@@ -87,7 +88,7 @@ def test_torus2d_keeps_most_bytes_inside_the_nodes(comm, topology):
         pytest.skip("needs several nodes of several workers")
     n = 1000 * topology.num_workers
     sent = {}
-    for scheme in EXACT:
+    for scheme in (Dense(), Torus2D()):
         before = comm.traffic()[1].cross
         scheme.reduce(tf.zeros([n]), {}, comm)
         mine = tf.constant(comm.traffic()[1].cross - before)
@@ -97,6 +98,29 @@ def test_torus2d_keeps_most_bytes_inside_the_nodes(comm, topology):
     assert sent[Dense] == 2 * 4 * n * (p - 1) // p
 
 
-def test_exact_schemes_remember_nothing(scheme, topology):
+def test_float16_halves_the_bytes_of_float32(comm, topology):
+    for dtype, part in (("float32", 2), ("float64", 1)):
+        bucket, sent = tf.zeros([1000 * topology.num_workers], dtype), []
+        for scheme in (Dense(), Float16()):
+            before = comm.traffic()[1].total
+            scheme.reduce(bucket, {}, comm)
+            sent.append(comm.traffic()[1].total - before)
+        assert sent[0] == part * sent[1]
+
+
+def test_float16_keeps_sums_of_large_gradients_finite(comm, topology):
+    """Where they are; and small ones by eleven bits."""
+    signs = np.array([1, 1, -1], np.float32)
+    rng = np.random.default_rng(topology.rank)
+    large = Float16().reduce(tf.constant(signs * 10 ** rng.uniform(5, 38, 3).astype("f4")), {}, comm)
+    np.testing.assert_allclose(large, signs * (0.9 if topology.num_workers > 1 else 1) * 65504, rtol=0.05)
+    small = np.float32(np.arange(1, 1000) / 999)
+    summed = Float16().reduce(tf.constant(small), {}, comm)
+    exact = small * topology.num_workers
+    np.testing.assert_allclose(summed, exact, rtol=2e-3)
+    assert (summed.numpy() != exact).any()  # negative control
+
+
+def test_these_schemes_remember_nothing(scheme, topology):
     (bucket,) = BucketPlan.build([TensorSpec("w", (3,), "float32", 4)], 100).buckets
     assert scheme.state(bucket, topology) == {}

@@ -79,6 +79,15 @@ def test_same_as_one_process(comm, keras, optimizer, communication, settings):
             oracle.assert_identical(comm, value)
 
 
+def test_float16_is_near_one_process(comm):
+    """As near as eleven bits are, and not as near as exact sums."""
+    strategy, run = tss.SparseStrategy("float16"), experiment(keras3, "momentum")
+    oracle.compare(comm, strategy, run, rtol=0.01, atol=2e-3)
+    if comm.topology.num_workers > 1:
+        with pytest.raises(AssertionError):
+            oracle.compare(comm, strategy, run)
+
+
 @pytest.mark.parametrize("rows", [24, 25])
 def test_masked_batch_normalization(comm, keras, rows):
     """Synchronized: as many rows as are kept differ from worker to worker, and one may have none."""

@@ -6,6 +6,7 @@ from tf_sparse_strategy.communication.auto import Auto
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.dgc import DGC
+from tf_sparse_strategy.communication.float16 import Float16
 from tf_sparse_strategy.communication.gtopk import GTopK
 from tf_sparse_strategy.communication.guarded import Guarded
 from tf_sparse_strategy.communication.hitopk import HiTopK
@@ -16,7 +17,7 @@ from tf_sparse_strategy.communication.topk_all_gather import TopKAllGather
 from tf_sparse_strategy.communication.torus2d import Torus2D
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 
-_SCHEMES = (DGC, Auto, Dense, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
+_SCHEMES = (DGC, Auto, Dense, Float16, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
 _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 
 
@@ -62,6 +63,7 @@ __all__ = [
     "Communication",
     "Cost",
     "Dense",
+    "Float16",
     "GTopK",
     "Guarded",
     "HiTopK",

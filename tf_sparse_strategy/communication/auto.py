@@ -103,7 +103,9 @@ class Auto(Switching):
     measured: _Measured | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "density", self._sparse()[0].density)  # which checks the arguments
+        scheme = self._sparse()[0]  # which checks the arguments
+        object.__setattr__(self, "density", scheme.density)
+        object.__setattr__(self, "wire_dtype", scheme.wire_dtype)
         if not 0 <= self.recheck < 1:
             raise ValueError(f"Auto(recheck={self.recheck!r}) must be in [0, 1), e.g. 0.01.")
 

@@ -36,8 +36,8 @@ class Dense(Communication):
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
         return collectives.all_reduce(bucket, purpose="gradients")
 
-    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        return cost_model.all_reduce(topology, 4 * n, model)
+    def cost(self, n: int, topology: Topology, model: LinkModel, element_bytes: int = 4) -> Cost:
+        return cost_model.all_reduce(topology, element_bytes * n, model)
 
 
 def scheme_of(bucket: BucketSpec, scheme: Communication) -> Communication:

@@ -39,7 +39,8 @@ class Guarded(Switching):
         action="density"   from the next step on four times as many elements are sent, at most twice so
         action="dense"     this step returns the exact sum of all a_i, and the residuals are emptied
 
-    A check costs an all-reduce of 2 N elements, one of a single number, and two selections.
+    A check costs an all-reduce of 2 N elements, 16 N (P-1)/P bytes in 2 (P-1) messages per worker, which
+    pass between nodes as those of `Dense` do, one of a single number, and two selections.
     `CommunicationMonitor` logs eps, and how many checks were beyond the limit.
 
     When not to use it: where steps are so few that a check in each 100th says nothing; and the bound that is

@@ -22,8 +22,8 @@ class HiTopK(MessageCommunication):
     anything: sum_i (s_ij + r_ij) = u_j + sum_i r_ij(new). The G exchanges between nodes run at once.
     Per worker, with w words in a message (2K+1 with the defaults; packing.py):
 
-        in the node    4 n (G-1) + 4 min(M w, n+1) (G-1) bytes
-        between nodes  4 w (M-1) bytes, in one collective
+        in the node    4 n (G-1) + 4 min(M w, n+1) (G-1) bytes, in 2 (G-1) messages
+        between nodes  4 w (M-1) bytes, in M-1 messages of one collective
 
     When not to use it: on one node (it is `Dense` then). Where density >= 1/M it sends more than
     `Torus2D`; from three nodes on `ShardedTopK` sends less, in two rounds. On slow processors, or

@@ -29,10 +29,11 @@ class MessageCommunication(SparseCommunication):
             ("index_coding", INDEX_CODINGS),
             ("selector", SELECTORS),
         ):
-            if getattr(self, argument) not in allowed:
-                raise ValueError(
-                    f"{name}({argument}={getattr(self, argument)!r}) is not one of {allowed}."
-                )
+            given = getattr(self, argument)
+            if given not in allowed:
+                raise ValueError(f"{name}({argument}={given!r}) is not one of {allowed}.")
+            # tf.float16, say, is equal to its name, but read otherwise in checkpoints.
+            object.__setattr__(self, argument, allowed[allowed.index(given)])
 
     @property
     def _sends_all(self) -> bool:

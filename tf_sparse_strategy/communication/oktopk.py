@@ -38,15 +38,19 @@ class OkTopK(SparseCommunication):
         TH <- TH (|u| / K)^(1/16)
 
     Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
-    u, entries are first dealt out evenly. Between nodes a worker sends 8 K (M-1)/M to 40 K (M-1)/M bytes,
-    16 where the large entries spread evenly, in three collectives, in four where entries are dealt out;
-    when thresholds are renewed it also gathers all sums, 4 bytes for each of up to M K, and the
-    boundaries' means. Of the paper's rotation of destinations the all-to-all itself takes care, in whose
-    rounds every worker has another partner (docs/congestion_control.md).
+    u, entries are first dealt out evenly. Per worker, where large entries spread evenly over regions:
 
-    When not to use it: message sizes change with each step, so that Horovod negotiates each anew, and
-    between two updates of the thresholds residuals grow, so that several times K entries may pass:
-    `ShardedTopK` sends as much as this does at best, in two messages of a fixed size.
+        in the node    4 n (G-1) + 8 |u| (G-1) bytes, in 2 (G-1) messages
+        between nodes  8 (c + |u|) (M-1)/M bytes, in 2 (M-1) messages, one more for each that is dealt to;
+                       c is 2/3 to 5/4 of K, |u| from K, after TH is renewed, to about 2 K (M K at most)
+        of all         a ring of P-1 messages of 12 bytes: how many sums each has, and what it found
+
+    and when thresholds are renewed 4 bytes for each of up to M K sums and the boundaries' means. Of the
+    paper's rotation of destinations the all-to-all itself takes care, in whose rounds every worker has
+    another partner (docs/congestion_control.md).
+
+    When not to use it: message sizes change with each step, so that Horovod negotiates each anew.
+    `ShardedTopK` sends about as much, in two messages of a fixed size.
 
     Args:
       density, error_feedback: see `HiTopK`.

@@ -23,7 +23,7 @@ class Piecewise(Switching):
 
     Sparse phases share one residual, so that nothing is lost from one density to the next. When an exact
     scheme follows, its first step also sums what the residuals hold (`flush`), or they wait for the next
-    sparse phase. Costs what the current phase costs.
+    sparse phase. Costs what the current phase costs. `CommunicationMonitor` tells of each change.
 
     When not to use it: to ramp up the learning rate, or anything but communication. In a loop of your
     own only `unit="step"` counts; epochs are those of Keras's `fit`, which counts anew in each call

@@ -97,9 +97,9 @@ class ShardedTopK(MessageCommunication):
 
     With w words for k entries (2k+1 with the defaults), per worker, between nodes: an all-to-all of
     4 w (M-1) bytes and an all-gather of a times as many, together 8 (1+a) K (M-1)/M bytes with
-    K = density n and a = `applied`, whatever the number of nodes (`HiTopK`: 8 K (M-1)); in the node as
-    `HiTopK`, with M messages of a block's sum. All messages have one size; there is no threshold that could
-    drift.
+    K = density n and a = `applied`, whatever the number of nodes (`HiTopK`: 8 K (M-1)), in 2 (M-1)
+    messages; in the node as `HiTopK`, with M messages of a block's sum. All messages have one size; there
+    is no threshold that could drift.
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the

@@ -16,8 +16,9 @@ class TopKAllGather(HiTopK):
         c_p = the K entries of g_p + r_p of largest magnitude,   r_p <- g_p + r_p - c_p
         u = c_1 + ... + c_P
 
-    One collective, an all-gather of 4 w (P-1) bytes per worker along the ring, w words in a message
-    (2K+1 with the defaults). The residuals take G times the memory of `HiTopK`'s.
+    One collective, an all-gather of 4 w (P-1) bytes in P-1 messages per worker along the ring, w words in a
+    message (2K+1 with the defaults): of one worker of each node to another node where ranks follow the
+    nodes, of the others inside. The residuals take G times the memory of `HiTopK`'s.
 
     When not to use it: where bytes decide, as several workers share a slow link, or there are many of
     them: a link carries P messages of density N entries, that of `HiTopK` M. It has the least latency, and

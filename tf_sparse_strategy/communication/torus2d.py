@@ -51,12 +51,12 @@ class Torus2D(Communication):
         whole = collectives.all_gather(shard, Group.LOCAL, purpose="gradients")
         return whole[: tf.size(bucket)]
 
-    def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
+    def cost(self, n: int, topology: Topology, model: LinkModel, element_bytes: int = 4) -> Cost:
         g, m = topology.local_workers, topology.num_nodes
         shard = -(-n // g)  # elements; what does not divide is padded
         padded = -(-shard // m) * m
         return (
-            cost_model.reduce_scatter(topology, 4 * shard * g, model, Group.LOCAL)
-            + cost_model.all_reduce(topology, 4 * padded, model, Group.CROSS)
-            + cost_model.all_gather(topology, 4 * shard, model, Group.LOCAL)
+            cost_model.reduce_scatter(topology, element_bytes * shard * g, model, Group.LOCAL)
+            + cost_model.all_reduce(topology, element_bytes * padded, model, Group.CROSS)
+            + cost_model.all_gather(topology, element_bytes * shard, model, Group.LOCAL)
         )
