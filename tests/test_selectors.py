@@ -37,6 +37,16 @@ def test_of_a_normal_distribution_most_are_the_largest(selector):
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
+def test_nothing_infinite_is_made_of_what_is_finite(selector):
+    """TensorFlow's own search for it would end there."""
+    tf.debugging.enable_check_numerics()
+    try:
+        chosen(np.array([1e3, -2, 0, 3], np.float32), 2, selector)
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_chosen(selector, bad):
     x = np.random.default_rng(0).normal(size=1000).astype(np.float32)

@@ -152,11 +152,11 @@ class CommunicationMonitor(*_callback_classes()):
         if strategy.topology.num_workers > 1 and not exact:
             self._schemes = _Schemes(self.model, self._scheme_freq)
         if self._trace_path is not None or (self._schemes and self._scheme_freq):
-            self.model.make_train_function(force=True)  # traced anew, with clock and probe
+            _trace_anew(self.model)  # with clock and probe
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._interval = _Stretch(self._strategy), _Stretch(self._strategy)
-        self._epoch_step, self._before_epoch = 0, self._step
+        self._epoch_step, self._before_epoch = None, self._step
         if self._schemes is not None:
             self._epoch.schemes = self._interval.schemes = self._schemes.gather()
             if self._in_use is None:  # it stays over all calls of fit
@@ -171,14 +171,16 @@ class CommunicationMonitor(*_callback_classes()):
             self._epoch.leave_out(self._validation)
 
     def on_train_batch_begin(self, batch, logs=None):
+        if self._epoch_step is None:
+            self._epoch_step = int(batch)  # not 0 where tf_keras goes on within an epoch
         if self._recorder is not None:
             self._recorder.begin(self._step, keras_callers.steps_per_call(self.model))
 
     def on_train_batch_end(self, batch, logs=None):
         if self.async_safe:
             return
-        ran = batch + 1 - self._epoch_step  # more than 1 with steps_per_execution
-        self._epoch_step = batch + 1
+        ran = int(batch) + 1 - self._epoch_step  # more than 1 with steps_per_execution
+        self._epoch_step += ran
         if self._recorder is not None:
             self._recorder.end(self._step)
             if self._step < self._trace_steps.stop <= self._step + ran:
@@ -227,7 +229,7 @@ class CommunicationMonitor(*_callback_classes()):
                     steps.stop - 1,
                 )
         self._recorder = None
-        self.model.make_train_function(force=True)  # traced anew, without the clock
+        _trace_anew(self.model)  # without the clock
 
     def _end(self):
         """Leaves the strategy as it was. Not collective."""
@@ -241,7 +243,7 @@ class CommunicationMonitor(*_callback_classes()):
         if probed:
             self._strategy.extended.gradients.probe = None
         if probed or self._recorder is not None:
-            self.model.make_train_function(force=True)  # traced anew, without clock and probe
+            _trace_anew(self.model)  # without clock and probe
         self._strategy = self._writer = self._recorder = self._schemes = None
 
     def _tell_changes(self, prefix: str, step: int, changes: float) -> None:
@@ -258,7 +260,7 @@ class CommunicationMonitor(*_callback_classes()):
         if self._in_use == before:
             return
         (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
-        if count or (earlier is not None and set(earlier) != set(schemes)):  # and not only layers thawed
+        if count:  # and not only layers thawed
             when = f"Epoch {step}" if prefix == "epoch" else f"Step {step}"
             told = "%s: gradients are now summed by %s, before by %s (%d changes, each bucket counted)"
             logging.warning(told, when, schemes, earlier or "another scheme", count)
@@ -273,6 +275,11 @@ class CommunicationMonitor(*_callback_classes()):
             for name, value in rates.items():
                 tf.summary.scalar(f"{prefix}_{name}", value, step=step)
         self._writer.flush()
+
+
+def _trace_anew(model) -> None:
+    model.train_function = None  # a `make_train_function` of the user's own may not be told to be forced
+    model.make_train_function()
 
 
 class _Stretch:

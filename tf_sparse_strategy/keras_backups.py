@@ -137,6 +137,20 @@ def _step_of(residual_path: str) -> int:
     return int(os.path.basename(residual_path).removeprefix("residual-").removesuffix(".npz"))
 
 
+class _ResidualOf(tf.train.experimental.PythonState):
+    """What a model's gradients have left, as a part of a checkpoint."""
+
+    def __init__(self, model):
+        self.distribute_strategy = model.distribute_strategy  # by which all workers take part
+        self._memory, self._model = extended_of_model(model).gradients.memory, model
+
+    def serialize(self) -> bytes:
+        return self._memory.archive_of(self._model.variables)
+
+    def deserialize(self, string_value: bytes) -> None:
+        self._memory.restore(string_value, self._model.variables)
+
+
 def _back_up_residual(original, training_state, model, checkpoint_dir, save_freq="epoch", on_notice=None):
     extended = extended_of_model(model)
     if extended is not None and not save_freq:
@@ -146,7 +160,7 @@ def _back_up_residual(original, training_state, model, checkpoint_dir, save_freq
         )
     original(training_state, model, checkpoint_dir, save_freq, on_notice)
     if extended is not None:
-        training_state.read_checkpoint_manager.checkpoint.residual = extended.gradients.memory
+        training_state.read_checkpoint_manager.checkpoint.residual = _ResidualOf(model)
 
 
 def _forget_training_state(original, callback, logs=None):

@@ -83,8 +83,9 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
     extended = extended_of_model(model)
     if extended is not None:
         built = [layer for layer in model._flatten_layers() if layer.built]  # the model itself need not be
-        variables = [variable for layer in built for variable in layer.variables]
-        extended.gradients.memory.begin_epoch(epoch, variables)
+        trained = [variable for layer in built for variable in layer.trainable_variables]
+        frozen = [variable for layer in built for variable in layer.non_trainable_variables]
+        extended.gradients.memory.begin_epoch(epoch, trained, frozen)
     return original(callbacks, epoch, logs)
 
 

@@ -4,6 +4,7 @@ One process's variables, made when a list of gradients is first reduced. `Memory
 holds of them: every worker's part, gathered by the chief, so that one file serves any number of workers.
 """
 
+import collections
 import dataclasses
 import gc
 import io
@@ -51,8 +52,8 @@ class Memory(tf.train.experimental.PythonState):
     `Guarded`'s density), and whatever else a scheme remembers starts afresh. Where sums are
     exact, the first one takes residuals along.
     A list of gradients is known again by its place among the lists and by its shapes and dtypes. Those of
-    models that are no more are forgotten when another one is made, or all are saved; files, which Keras's
-    backups are, hold those of one model alone.
+    models that are no more are forgotten when another one is made, or all are saved; Keras's backups hold
+    those of one model alone (`archive_of`, `restore`).
 
     When not to use it: the chief gathers 4 N H bytes, N gradient elements and H residuals (of M nodes, or of
     P workers, as where schemes of both kinds take turns, or `Auto` chooses for nodes of several workers), and
@@ -83,7 +84,8 @@ class Memory(tf.train.experimental.PythonState):
         self.takes_up = True  # whether all sums are this one's, which take residuals along
         self.looks_for_none = False  # whether steps of a lone worker were traced that ignore what is restored
         self._epoch = 0  # of the last `fit`
-        self._epochs: dict[Hashable, int] = {}  # by variable, of its model's
+        self._epochs: dict[Hashable, int] = {}  # by variable, of its model's; those told last come last
+        self.forgotten = collections.Counter()  # counts of this run, of lists that are no more
         self._fitted: set[Hashable] = set()  # variables of models that `fit` has been called of
 
     def of(self, plan: BucketPlan, variables: Iterable) -> list[State]:
@@ -118,7 +120,9 @@ class Memory(tf.train.experimental.PythonState):
         kept = self._collectives.all_reduce(tf.cast(kept, tf.int32), op="max", purpose="memory").numpy()
         for plan, is_kept in zip(list(self._lists), kept, strict=True):
             if not is_kept:
-                del self._lists[plan]
+                for state in self._lists.pop(plan).states:
+                    names = filter(remembered.is_of_this_run, state)
+                    self.forgotten.update({own_name(name): int(state[name]) for name in names})
                 self.turns.forget(plan)
                 for tensor in plan.tensors:
                     self._epochs.pop(tensor.key, None)
@@ -176,8 +180,13 @@ class Memory(tf.train.experimental.PythonState):
             for bucket, variables in zip(plan.buckets, self._lists[plan].states, strict=True)
         ]
 
-    def begin_epoch(self, epoch: int, variables: Iterable) -> None:
-        """Tells schemes that go by epochs which one begins, from 0 on, of a model with these `variables`.
+    def begin_epoch(self, epoch: int, variables: Iterable, frozen: Iterable = ()) -> None:
+        """Tells schemes that go by epochs which one begins, from 0 on.
+
+        Args:
+          epoch: of a model.
+          variables: that it trains.
+          frozen: its others, which another model may train, and in another epoch.
 
         Collective in `fit`, and with `Auto`.
         """
@@ -185,9 +194,10 @@ class Memory(tf.train.experimental.PythonState):
         if keras_callers.is_in_fit() and not keys <= self._fitted:
             # A new model's, whose first epoch is not to count what goes.
             self._forget_gone()
-            self._fitted |= keys
+            self._fitted |= keys | _keys(frozen)
         self._epoch = epoch
-        self._epochs |= dict.fromkeys(keys, epoch)
+        others = {key: value for key, value in self._epochs.items() if key not in keys}
+        self._epochs = others | dict.fromkeys(keys, epoch)
         for plan, held in self._lists.items():
             self._set_epoch(plan, held.states)
         changing = [(bucket, state) for bucket, state in self.buckets if not bucket.is_exact]
@@ -195,7 +205,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def _set_epoch(self, plan, states) -> None:
         """Its model's, in which another may be trained; of variables that no model holds the last one's."""
-        of_models = (self._epochs[tensor.key] for tensor in plan.tensors if tensor.key in self._epochs)
+        of_models = (epoch for key, epoch in reversed(self._epochs.items()) if key in plan.keys)
         epoch = next(of_models, self._epoch)
         for state in states:
             for name in state:
@@ -281,9 +291,7 @@ class Memory(tf.train.experimental.PythonState):
             )
             self._restored, self.is_restored = [], False
         lost = self.looks_for_none and self.is_restored
-        for plan, held in self._lists.items():
-            if not self._is_meant(plan):
-                continue
+        for plan, held in self._lists_in_use():
             held.unused, values = {}, self._initial(plan)
             self._fill(plan, values)
             self._begin_anew(held.states, values)
@@ -297,6 +305,18 @@ class Memory(tf.train.experimental.PythonState):
             )
             if self._collectives.topology.num_workers == 1:  # nor is it to be saved again, with other weights
                 self._restored, self.is_restored = [], False
+
+    def _lists_in_use(self) -> list[tuple[BucketPlan, _OfList]]:
+        """Those that what was restored is for, and not a model's that failed and was made anew."""
+        gc.collect()
+        plans = list(self._lists) if self._restored_for is None else self._of_model(self._restored_for)
+        pairs = [(plan, self._lists[plan]) for plan in plans]
+        return [(plan, held) for plan, held in pairs if all(ref() is not None for ref in held.variables)]
+
+    def _of_model(self, keys: set[Hashable]) -> list[BucketPlan]:
+        """Lists of a model with these variables, and not of another that shares some."""
+        others = self._fitted - keys
+        return [plan for plan in self._lists if plan.has_any(keys) and not plan.has_any(others)]
 
     def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
         """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
@@ -321,15 +341,8 @@ class Memory(tf.train.experimental.PythonState):
 
         Where there is nothing to save there is no file.
         """
-        keys = _keys(variables)
-        plans = [plan for plan in self._lists if plan.has_any(keys)]
-        is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
-        unclaimed = [] if is_for_others else self._restored
-        held = [self._lists[plan] for plan in plans]
-        if not unclaimed and not any(any(each.states) or each.unused for each in held):
-            return
-        content = self._archive(plans, unclaimed)
-        if self._collectives.topology.rank == 0:
+        content = self.archive_of(variables)
+        if content:
             tf.io.gfile.makedirs(os.path.dirname(path))
             with tf.io.gfile.GFile(path + ".partial", "wb") as file:
                 file.write(content)
@@ -339,7 +352,23 @@ class Memory(tf.train.experimental.PythonState):
         """Restores the file that `save` wrote for a model's `variables`, if there is one."""
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
-                self._restore(file.read(), for_variables=_keys(variables) or None)
+                self.restore(file.read(), variables)
+
+    def archive_of(self, variables: Iterable) -> bytes:
+        """As `serialize`, of a model's `variables` alone; empty, too, where there is nothing. Collective."""
+        keys = _keys(variables)
+        plans = self._of_model(keys)
+        is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
+        unclaimed = [] if is_for_others else self._restored
+        held = [self._lists[plan] for plan in plans]
+        if not unclaimed and not any(any(each.states) or each.unused for each in held):
+            return b""
+        return self._archive(plans, unclaimed)
+
+    def restore(self, content: bytes, variables: Iterable) -> None:
+        """Restores what `archive_of` returned on rank 0 for a model's `variables`. Needs no other worker."""
+        if content:
+            self._restore(content, for_variables=_keys(variables) or None)
 
 
 def _keys(variables: Iterable) -> set[Hashable]:

@@ -100,7 +100,6 @@ def read(model, probe: GradientProbe | None) -> SchemeCounts:
     """What this worker knows of the sparse sums of a model's gradients."""
     strategy, used = model.distribute_strategy, _in_use(model)
     topology = strategy.topology
-    all_buckets = strategy.residual.buckets  # for what is counted
     passed = [found for _, schemes in used for found in _of_schemes(schemes, oktopk.PASSED)]
     total = sum(bucket.num_elements for bucket, _ in used)
     sparse = sum(
@@ -112,9 +111,9 @@ def read(model, probe: GradientProbe | None) -> SchemeCounts:
         tuple(probe.read()) if probe else SchemeCounts.noted,
         float(np.mean(passed)) if passed else 0.0,
         max((eps for _, schemes in used for eps in _of_schemes(schemes, guarded.EPS)), default=0.0),
-        sum(beyond for _, state in all_buckets for beyond in _values(state, guarded.BEYOND)),
+        _counted(strategy.residual, guarded.BEYOND),
         sparse / total if total else 0.0,
-        sum(changes for _, state in all_buckets for changes in _values(state, switching.CHANGES)),
+        _counted(strategy.residual, switching.CHANGES),
     )
 
 
@@ -144,6 +143,11 @@ def _of_schemes(schemes, name) -> list[float]:
 def _values(state, name) -> list[float]:
     """The variables `name` of all schemes of the state that have one."""
     return [float(v.numpy()) for key, v in state.items() if own_name(key) == name]
+
+
+def _counted(memory, name) -> float:
+    """The sum of the variables `name`, of all lists of gradients there have been."""
+    return sum((n for _, state in memory.buckets for n in _values(state, name)), memory.forgotten[name])
 
 
 def gather(mine: SchemeCounts, collectives: Collectives) -> list[SchemeCounts]:

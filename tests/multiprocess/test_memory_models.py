@@ -20,8 +20,8 @@ from tf_sparse_strategy.memory import key_of
 SCHEME = TopKAllGather(0.1)
 
 
-def model_of(strategy, seed):
-    return saving_models.build(keras3, strategy, seed)
+def model_of(strategy, seed, keras=keras3):
+    return saving_models.build(keras, strategy, seed)
 
 
 def own_state(strategy, model):
@@ -47,9 +47,9 @@ class Around(keras3.Model):
         return {"loss": loss}
 
 
-@pytest.mark.parametrize("which", ["within", "around"])
+@pytest.mark.parametrize("which", ["within", "probe", "around"])
 def test_each_fit_has_epochs_of_its_own(topology, which):
-    """Another model's within it, and that of a part of the model before it."""
+    """Another model's within it, also one on frozen layers of its own; and that of a part before it."""
     strategy = tss.SparseStrategy(communication=Piecewise([(0, SCHEME), (1, Dense())]))
     model, epochs = model_of(strategy, 1), []
 
@@ -57,10 +57,19 @@ def test_each_fit_has_epochs_of_its_own(topology, which):
         states = [state for _, state in strategy.residual.trained_buckets(model.trainable_variables)]
         epochs.append({int(state[EPOCH]) for state in states if EPOCH in state})
 
+    def probe(epoch, logs):
+        model.trainable = False
+        with strategy.scope():
+            linear = keras3.Sequential([model, keras3.layers.Dense(1)])
+            linear.compile("sgd", "mse", run_eagerly=True)
+        saving_models.fit(linear)
+        model.trainable = True
+
     callbacks = [keras3.callbacks.LambdaCallback(on_epoch_end=look)]
-    if which == "within":
+    if which != "around":
         inner = model_of(strategy, 2)
-        fit_it = keras3.callbacks.LambdaCallback(on_epoch_begin=lambda *_: saving_models.fit(inner))
+        others = {"within": lambda *_: saving_models.fit(inner), "probe": probe}[which]
+        fit_it = keras3.callbacks.LambdaCallback(on_epoch_begin=others)
         saving_models.fit(model, epochs=3, callbacks=[fit_it, *callbacks])
     else:
         saving_models.fit(model, epochs=5)
@@ -73,25 +82,26 @@ def test_each_fit_has_epochs_of_its_own(topology, which):
 
 
 @pytest.mark.parametrize("which", ["resumed alone", "resumed beside a dead one"])
-def test_a_model_is_given_what_it_has_left_and_not_another(topology, shared_tmp, which):
+def test_a_model_is_given_what_it_has_left_and_not_another(topology, keras, shared_tmp, which):
     """Models of one kind, one after the other under one strategy: folds, or an ensemble."""
     directory = str(shared_tmp / "second")
 
     def backup():
-        return keras3.callbacks.BackupAndRestore(directory)
+        return keras.callbacks.BackupAndRestore(directory)
 
     strategy = tss.SparseStrategy(communication=SCHEME)
-    first, reference = model_of(strategy, 1), model_of(strategy, 2)
+    first, reference = model_of(strategy, 1, keras), model_of(strategy, 2, keras)
     saving_models.fit(first, epochs=2)
     saving_models.fit(reference, epochs=3)
     expected = own_state(strategy, reference)
-    interrupted = model_of(strategy, 2)
+    interrupted = model_of(strategy, 2, keras)
     with pytest.raises(RuntimeError, match="interrupted"):
-        saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras3, at_epoch=2)])
+        saving_models.fit(interrupted, epochs=3, callbacks=[backup(), interruption(keras, at_epoch=2)])
+    del interrupted
     before = own_state(strategy, first)
     if which == "resumed alone":
         strategy = tss.SparseStrategy(communication=SCHEME)
-    resumed = model_of(strategy, 7)
+    resumed = model_of(strategy, 7, keras)
     history = saving_models.fit(resumed, epochs=3, callbacks=[backup()])
     assert history.epoch == [2]
     saving_models.assert_same_state(own_state(strategy, resumed), expected)
@@ -100,22 +110,60 @@ def test_a_model_is_given_what_it_has_left_and_not_another(topology, shared_tmp,
     assert (len(expected) > len(saving_models.state(reference))) == (topology.num_workers > 1)
 
 
-def test_a_training_that_had_ended_leaves_nothing_to_the_next(topology, shared_tmp):
+def test_a_head_made_anew_on_the_same_layers_goes_on(topology, shared_tmp):
+    """Where a `fit` failed, whose model some other still holds."""
+    strategy, held = tss.SparseStrategy(communication=SCHEME), []
+    with strategy.scope():
+        base = keras3.Sequential([keras3.layers.Input((4,)), keras3.layers.Dense(30)])
+    weights = base.get_weights()
+
+    def attempt(*callbacks):
+        keras3.utils.set_random_seed(1)
+        with strategy.scope():
+            held.append(keras3.Sequential([base, keras3.layers.Dense(1)]))
+            held[-1].compile(keras3.optimizers.SGD(0.01), "mse", run_eagerly=True)
+        saving_models.fit(held[-1], epochs=2, callbacks=list(callbacks))
+        return own_state(strategy, held[-1])
+
+    expected = attempt()
+    base.set_weights(weights)
+    directory = str(shared_tmp / "backup")
+    with pytest.raises(RuntimeError, match="interrupted"):
+        attempt(keras3.callbacks.BackupAndRestore(directory), interruption(keras3, at_epoch=1))
+    saving_models.assert_same_state(attempt(keras3.callbacks.BackupAndRestore(directory)), expected)
+
+
+def test_a_model_made_anew_takes_up_a_checkpoint(topology, shared_tmp):
+    """And not the one that was made before, which is no more."""
+    strategy = tss.SparseStrategy(communication=SCHEME)
+    model = model_of(strategy, 1)
+    saving_models.fit(model)
+    path = tf.train.Checkpoint(model=model, residual=strategy.residual).save(str(shared_tmp / "saved"))
+    saving_models.fit(model)
+    expected = own_state(strategy, model)
+    del model
+    again = model_of(strategy, 7)
+    tf.train.Checkpoint(model=again, residual=strategy.residual).restore(path)
+    saving_models.fit(again)
+    saving_models.assert_same_state(own_state(strategy, again), expected)
+
+
+def test_a_training_that_had_ended_leaves_nothing_to_the_next(topology, keras, shared_tmp):
     """It restores, has no step to make, and another model of its kind begins."""
 
     def backup(name):
         directory = str(shared_tmp / name)
-        return keras3.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
+        return keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
 
     strategy = tss.SparseStrategy(communication=SCHEME)
-    saving_models.fit(model_of(strategy, 1), epochs=2, callbacks=[backup("first")])
-    reference = model_of(strategy, 2)
+    saving_models.fit(model_of(strategy, 1, keras), epochs=2, callbacks=[backup("first")])
+    reference = model_of(strategy, 2, keras)
     saving_models.fit(reference)
     expected = own_state(strategy, reference)
     strategy = tss.SparseStrategy(communication=SCHEME)  # of another run
-    first = saving_models.fit(model_of(strategy, 1), epochs=2, callbacks=[backup("first")])
+    first = saving_models.fit(model_of(strategy, 1, keras), epochs=2, callbacks=[backup("first")])
     assert first.epoch == []
-    second = model_of(strategy, 2)
+    second = model_of(strategy, 2, keras)
     saving_models.fit(second, callbacks=[backup("second")])
     saving_models.assert_same_state(own_state(strategy, second), expected)
 

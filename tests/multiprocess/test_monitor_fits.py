@@ -68,19 +68,38 @@ def test_two_that_trace_and_look_at_gradients(topology, keras, shared_tmp):
 
 
 @MOSTLY_KERAS3
-def test_models_after_each_other_count_for_themselves(topology, keras):
-    """Of one that is no more nothing is taken off; tf_keras builds these in their first step."""
+@pytest.mark.parametrize("built", [True, False])
+def test_models_after_each_other_count_for_themselves(topology, keras, built):
+    """Of one that is no more nothing is taken off; those that are not built are so in their first step."""
+    layers = [keras.layers.Input([5])] if built else []
     strategy = tss.SparseStrategy(communication=Piecewise([(0, OkTopK(0.1)), (1, Dense())]))
     found = []
     for _ in range(3):
         with strategy.scope():
-            model = keras.Sequential([keras.layers.Dense(4)])
+            model = keras.Sequential([*layers, keras.layers.Dense(4)])
             model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         monitor = tss.callbacks.CommunicationMonitor()
         logs = model.fit(dataset(), epochs=2, callbacks=[monitor], verbose=0).history
         found.append(logs.get("scheme_changes"))
         del model, monitor
     assert found == 3 * ([None] if topology.num_workers == 1 else [[0, 1]])
+
+
+def test_a_function_of_the_models_own_is_traced_anew(topology, shared_tmp):
+    """By a method that knows nothing of `force`."""
+
+    class Model(keras3.Sequential):
+        def make_train_function(self):
+            super().make_train_function()
+
+    with tss.SparseStrategy().scope():
+        model = Model([keras3.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones([8, 3], np.float32)
+    for _ in range(2):
+        monitor = tss.callbacks.CommunicationMonitor(trace=shared_tmp / "{rank}.json", trace_steps=(0, 1))
+        history = model.fit(x, x[:, :1], callbacks=[monitor], verbose=0).history
+        assert "overlap_ratio" in history
 
 
 def test_a_function_that_was_traced_before_has_no_bars(topology, caplog, shared_tmp):

@@ -51,7 +51,7 @@ def select(x: tf.Tensor, k: int, selector: str) -> tuple[tf.Tensor, tf.Tensor]:
         rank = tf.cast(above, tf.float32)
     else:
         rank = tf.where(size >= _sampled_threshold(size, k), size, 0.0)
-    rank = tf.where(tf.math.is_finite(x), rank, float("inf"))
+    rank = tf.where(tf.math.is_finite(x), rank, x.dtype.max)  # Inf would be found by TensorFlow's own checks
     indices = mstopk(rank, k).indices
     return tf.gather(x, indices, batch_dims=x.shape.rank - 1), indices
 
