@@ -45,6 +45,22 @@ def test_epochs_reach_schemes_within_others(here):
     assert rests == [here.topology.num_workers > 1, False]
 
 
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_rank_0_tells_each_change(here, capfd, mode):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = run_of([(0, HiTopK(0.05)), (2, Dense()), (3, Torus2D())], here)
+    make_step = run.eager_step if mode == "eager" else run.step
+    for g in gradients(p, 5):
+        make_step(tf.constant(g[rank]))
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("Piecewise: ")]
+    if rank:
+        assert told == []
+        return
+    first, second = told
+    assert first.startswith("Piecewise: 101 elements are summed by Dense() now, before by HiTopK(density")
+    assert second == "Piecewise: 101 elements are summed by Torus2D() now, before by Dense()"
+
+
 def test_a_scheme_within_another_begins_with_what_was_kept(here):
     """Its own exact phase is its first, which is no change to it."""
     p, rank = here.topology.num_workers, here.topology.rank

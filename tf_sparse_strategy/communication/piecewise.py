@@ -9,7 +9,7 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.switching import EPOCH, STEP, Switching
+from tf_sparse_strategy.communication.switching import EPOCH, PHASE, STEP, Switching
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.residual import State
 from tf_sparse_strategy.topology import Topology
@@ -23,7 +23,7 @@ class Piecewise(Switching):
 
     Sparse phases share one residual, so that nothing is lost from one density to the next. When an exact
     scheme follows, its first step also sums what the residuals hold (`flush`), or they wait for the next
-    sparse phase. Costs what the current phase costs. `CommunicationMonitor` tells of each change.
+    sparse phase. Costs what the current phase costs. Rank 0 prints each change, of each bucket.
 
     When not to use it: to ramp up the learning rate, or anything but communication. In a loop of your
     own only `unit="step"` counts; epochs are those of Keras's `fit`, which counts anew in each call
@@ -119,10 +119,21 @@ class Piecewise(Switching):
         return tf.reduce_sum(tf.cast(state[self.unit] >= starts, tf.int64)) - 1
 
     def reduce(self, bucket: tf.Tensor, state: State, collectives: Collectives) -> tf.Tensor:
+        if collectives.topology.rank == 0:
+            self._tell_change(state[PHASE], self._now(state), bucket.shape[0])
         summed = super().reduce(bucket, state, collectives)
         if self.unit == STEP:
             state.stage(state.finite, **{STEP: state[STEP] + 1})
         return summed
+
+    def _tell_change(self, before: tf.Tensor, now: tf.Tensor, n: int) -> None:
+        names = tf.constant([repr(scheme) for _, scheme in self.phases])
+
+        def tell():
+            told = f"Piecewise: {n} elements are summed by ", " now, before by "
+            tf.print(tf.strings.join([told[0], tf.gather(names, now), told[1], tf.gather(names, before)]))
+
+        tf.cond(tf.logical_and(before >= 0, before != now), tell, lambda: None)
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
         """That of the dearest phase."""
