@@ -279,7 +279,8 @@ class CommunicationMonitor(*_callback_classes()):
 
 def _trace_anew(model) -> None:
     model.train_function = None  # a `make_train_function` of the user's own may not be told to be forced
-    model.make_train_function()
+    made = model.make_train_function()
+    model.train_function = model.train_function or made  # tf_keras goes by what it returns
 
 
 class _Stretch:

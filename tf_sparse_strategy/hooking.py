@@ -41,6 +41,11 @@ def model_of(callbacks: Any) -> Any:
     return getattr(callbacks, "model", None)
 
 
+def built_layers(model: Any) -> list:
+    """Those of a model of either Keras, itself among them if it is: tf_keras tells no variables of others."""
+    return [layer for layer in model._flatten_layers() if layer.built]
+
+
 def optimizers_of(model: Any) -> list:
     """Those that `model`, or a layer or model in it, is compiled with or holds, also in lists and dicts.
 

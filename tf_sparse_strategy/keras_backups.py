@@ -17,7 +17,7 @@ from absl import logging
 
 from tf_sparse_strategy import keras_building, keras_saving, saving
 from tf_sparse_strategy.embedding import state as tables
-from tf_sparse_strategy.hooking import extended_of_model, optimizers_of, wrap
+from tf_sparse_strategy.hooking import built_layers, extended_of_model, optimizers_of, wrap
 from tf_sparse_strategy.keras_file_callbacks import chief_only
 
 
@@ -86,6 +86,7 @@ def _begin_from_backup(original, callback, logs=None):
         original(callback, logs)
         return
     extended.collectives.barrier()  # the first may still be deleting what a fit before has left
+    extended.gradients.memory.forget_gone()
     # Each file by itself: disks that are not shared may have been given some of them.
     saving.require_same(extended, callback._training_metadata_path)
     saving.load_together(extended, callback._weights_path, lambda _: _restore(original, callback, logs))
@@ -145,10 +146,14 @@ class _ResidualOf(tf.train.experimental.PythonState):
         self._memory, self._model = extended_of_model(model).gradients.memory, model
 
     def serialize(self) -> bytes:
-        return self._memory.archive_of(self._model.variables)
+        return self._memory.archive_of(self._variables)
 
     def deserialize(self, string_value: bytes) -> None:
-        self._memory.restore(string_value, self._model.variables)
+        self._memory.restore(string_value, self._variables)
+
+    @property
+    def _variables(self) -> list:
+        return [variable for layer in built_layers(self._model) for variable in layer.variables]
 
 
 def _back_up_residual(original, training_state, model, checkpoint_dir, save_freq="epoch", on_notice=None):

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy import agreement
 from tf_sparse_strategy.hooking import (
+    built_layers,
     extended_of,
     extended_of_model,
     model_of,
@@ -82,7 +83,7 @@ def _begin_epoch(original, callbacks, epoch, logs=None):
     model = model_of(callbacks)
     extended = extended_of_model(model)
     if extended is not None:
-        built = [layer for layer in model._flatten_layers() if layer.built]  # the model itself need not be
+        built = built_layers(model)
         trained = [variable for layer in built for variable in layer.trainable_variables]
         frozen = [variable for layer in built for variable in layer.non_trainable_variables]
         extended.gradients.memory.begin_epoch(epoch, trained, frozen)

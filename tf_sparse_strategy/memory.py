@@ -11,7 +11,7 @@ import io
 import json
 import os
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Set
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,8 @@ class Memory(tf.train.experimental.PythonState):
         self.takes_up = True  # whether all sums are this one's, which take residuals along
         self.looks_for_none = False  # whether steps of a lone worker were traced that ignore what is restored
         self._epoch = 0  # of the last `fit`
-        self._epochs: dict[Hashable, int] = {}  # by variable, of its model's; those told last come last
+        # By a model's variables: those that it trains, and its epoch; the last told come last.
+        self._epochs: dict[frozenset[Hashable], tuple[frozenset[Hashable], int]] = {}
         self.forgotten = collections.Counter()  # counts of this run, of lists that are no more
         self._fitted: set[Hashable] = set()  # variables of models that `fit` has been called of
 
@@ -98,7 +99,7 @@ class Memory(tf.train.experimental.PythonState):
         by_all = tf.executing_eagerly() or keras_callers.is_in_fit()  # or one worker may trace alone
         with tf.init_scope():
             if plan not in self._lists:
-                self._forget_gone()
+                self.forget_gone()
                 held = _OfList([weakref.ref(slices.tensorflows(v)) for v in variables], self._initial(plan))
                 self._lists[plan] = held
                 if not (self._restored and self._is_meant(plan) and self._fill(plan, held.states)):
@@ -111,7 +112,7 @@ class Memory(tf.train.experimental.PythonState):
         self.turns.take(plan)
         return [State(variables) for variables in self._lists[plan].states]
 
-    def _forget_gone(self) -> None:
+    def forget_gone(self) -> None:
         """Forgets lists whose variables are gone, which workers notice at different times. Collective."""
         if not self._lists or self._collectives.silent:  # then nobody agrees
             return
@@ -121,11 +122,12 @@ class Memory(tf.train.experimental.PythonState):
         for plan, is_kept in zip(list(self._lists), kept, strict=True):
             if not is_kept:
                 for state in self._lists.pop(plan).states:
-                    names = filter(remembered.is_of_this_run, state)
-                    self.forgotten.update({own_name(name): int(state[name]) for name in names})
+                    for name in filter(remembered.is_of_this_run, state):
+                        self.forgotten[own_name(name)] += int(state[name])
+                told = self._epochs.items()
+                self._epochs = {every: pair for every, pair in told if not pair[0] <= plan.keys}
                 self.turns.forget(plan)
                 for tensor in plan.tensors:
-                    self._epochs.pop(tensor.key, None)
                     self._fitted.discard(tensor.key)
 
     def _counts_of(self, plans: Iterable[BucketPlan]) -> list[tuple[str, int]]:
@@ -171,7 +173,11 @@ class Memory(tf.train.experimental.PythonState):
 
     def _is_meant(self, plan: BucketPlan) -> bool:
         """Whether what was restored may be the list's, and not another model's."""
-        return self._restored_for is None or plan.has_any(self._restored_for)
+        return self._restored_for is None or self._is_of(plan, self._restored_for)
+
+    def _is_of(self, plan: BucketPlan, keys: Set[Hashable]) -> bool:
+        """Whether the list is of a model with these variables, and not of another that shares some."""
+        return plan.has_any(keys) and not plan.has_any(self._fitted - keys)
 
     def _buckets_of(self, plans):
         return [
@@ -190,14 +196,15 @@ class Memory(tf.train.experimental.PythonState):
 
         Collective in `fit`, and with `Auto`.
         """
-        keys = _keys(variables)
-        if keras_callers.is_in_fit() and not keys <= self._fitted:
+        keys = frozenset(_keys(variables))
+        every = keys | _keys(frozen)
+        if keras_callers.is_in_fit() and not every <= self._fitted:
             # A new model's, whose first epoch is not to count what goes.
-            self._forget_gone()
-            self._fitted |= keys | _keys(frozen)
+            self.forget_gone()
+            self._fitted |= every
         self._epoch = epoch
-        others = {key: value for key, value in self._epochs.items() if key not in keys}
-        self._epochs = others | dict.fromkeys(keys, epoch)
+        self._epochs.pop(every, None)
+        self._epochs[every] = keys, epoch
         for plan, held in self._lists.items():
             self._set_epoch(plan, held.states)
         changing = [(bucket, state) for bucket, state in self.buckets if not bucket.is_exact]
@@ -205,8 +212,11 @@ class Memory(tf.train.experimental.PythonState):
 
     def _set_epoch(self, plan, states) -> None:
         """Its model's, in which another may be trained; of variables that no model holds the last one's."""
-        of_models = (epoch for key, epoch in reversed(self._epochs.items()) if key in plan.keys)
-        epoch = next(of_models, self._epoch)
+        told, own = list(reversed(self._epochs.items())), plan.keys
+        trains = [epoch for _, (keys, epoch) in told if own <= keys]
+        holds = [epoch for every, (_, epoch) in told if own <= every]  # frozen, and not compiled since
+        partly = [epoch for every, (_, epoch) in told if own & every]  # a step may train what no model holds
+        epoch = [*trains, *holds, *partly, self._epoch][0]
         for state in states:
             for name in state:
                 if own_name(name) == EPOCH:
@@ -240,7 +250,7 @@ class Memory(tf.train.experimental.PythonState):
 
     def serialize(self) -> bytes:
         """Everything, as a NumPy archive; collective. Empty but on rank 0."""
-        self._forget_gone()
+        self.forget_gone()
         return self._archive(list(self._lists), self._restored)
 
     def _archive(self, plans: list[BucketPlan], unclaimed: list[dict[str, Any]]) -> bytes:
@@ -271,10 +281,11 @@ class Memory(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: bytes) -> None:
         """Restores what `serialize` returned on rank 0. Needs no other worker."""
-        self._restore(string_value, for_variables=None)
+        self._restored_for = None
+        self._restore(string_value, list(self._lists))
 
-    def _restore(self, content: bytes, for_variables: set[Hashable] | None) -> None:
-        self._restored_for = for_variables
+    def _restore(self, content: bytes, plans: list[BucketPlan]) -> None:
+        """Gives these lists what is theirs; the others' waits for lists to come."""
         with np.load(io.BytesIO(content)) as archive:
             self._restored = json.loads(archive["records"].tobytes())
             for record in self._restored:
@@ -291,8 +302,9 @@ class Memory(tf.train.experimental.PythonState):
             )
             self._restored, self.is_restored = [], False
         lost = self.looks_for_none and self.is_restored
-        for plan, held in self._lists_in_use():
-            held.unused, values = {}, self._initial(plan)
+        for plan in plans:
+            held, values = self._lists[plan], self._initial(plan)
+            held.unused = {}
             self._fill(plan, values)
             self._begin_anew(held.states, values)
             pairs = zip(held.states, values, strict=True)
@@ -305,18 +317,6 @@ class Memory(tf.train.experimental.PythonState):
             )
             if self._collectives.topology.num_workers == 1:  # nor is it to be saved again, with other weights
                 self._restored, self.is_restored = [], False
-
-    def _lists_in_use(self) -> list[tuple[BucketPlan, _OfList]]:
-        """Those that what was restored is for, and not a model's that failed and was made anew."""
-        gc.collect()
-        plans = list(self._lists) if self._restored_for is None else self._of_model(self._restored_for)
-        pairs = [(plan, self._lists[plan]) for plan in plans]
-        return [(plan, held) for plan, held in pairs if all(ref() is not None for ref in held.variables)]
-
-    def _of_model(self, keys: set[Hashable]) -> list[BucketPlan]:
-        """Lists of a model with these variables, and not of another that shares some."""
-        others = self._fitted - keys
-        return [plan for plan in self._lists if plan.has_any(keys) and not plan.has_any(others)]
 
     def _fill(self, plan: BucketPlan, values: list[dict[str, tf.Variable]]) -> bool:
         """Gives `values`, the initial ones of the list's buckets, what was restored for it, if it was."""
@@ -357,7 +357,7 @@ class Memory(tf.train.experimental.PythonState):
     def archive_of(self, variables: Iterable) -> bytes:
         """As `serialize`, of a model's `variables` alone; empty, too, where there is nothing. Collective."""
         keys = _keys(variables)
-        plans = self._of_model(keys)
+        plans = [plan for plan in self._lists if self._is_of(plan, keys)]
         is_for_others = self._restored_for is not None and self._restored_for.isdisjoint(keys)
         unclaimed = [] if is_for_others else self._restored
         held = [self._lists[plan] for plan in plans]
@@ -368,7 +368,9 @@ class Memory(tf.train.experimental.PythonState):
     def restore(self, content: bytes, variables: Iterable) -> None:
         """Restores what `archive_of` returned on rank 0 for a model's `variables`. Needs no other worker."""
         if content:
-            self._restore(content, for_variables=_keys(variables) or None)
+            keys = _keys(variables)
+            self._restored_for = keys or None  # of one that is not built nothing is known
+            self._restore(content, [plan for plan in self._lists if self._is_of(plan, keys)])
 
 
 def _keys(variables: Iterable) -> set[Hashable]:

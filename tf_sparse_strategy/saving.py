@@ -163,6 +163,7 @@ def _read_checkpoint(original, checkpoint, save_path, options=None):
     extended = _owner(checkpoint)
     if extended is None or not tf.executing_eagerly():
         return original(checkpoint, save_path, options)
+    extended.gradients.memory.forget_gone()  # or what was left would go to models that are no more
     return load_together(extended, save_path, lambda path: original(checkpoint, path, options))
 
 

@@ -16,6 +16,7 @@ from tf_sparse_strategy.communication.dense import scheme_of
 from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.communication.switching import own_name
 from tf_sparse_strategy.gradient_kinds import sum_of_squares
+from tf_sparse_strategy.hooking import built_layers
 from tf_sparse_strategy.residual import RESIDUAL, State
 
 
@@ -130,8 +131,8 @@ def _in_use(model) -> list[tuple]:
     """(bucket, its schemes in use) of each bucket of a model's gradients."""
     strategy = model.distribute_strategy
     scheme, topology = strategy.extended.gradients.scheme, strategy.topology
-    built = (layer for layer in model._flatten_layers() if layer.built)  # tf_keras refuses what is not
-    buckets = strategy.residual.trained_buckets(v for layer in built for v in layer.trainable_variables)
+    variables = (v for layer in built_layers(model) for v in layer.trainable_variables)
+    buckets = strategy.residual.trained_buckets(variables)
     return [(bucket, scheme_of(bucket, scheme).in_use(state, topology)) for bucket, state in buckets]
 
 

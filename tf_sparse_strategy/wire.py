@@ -114,7 +114,7 @@ def narrow(x: tf.Tensor, dtype: str | tf.DType, summands: int = 1) -> tf.Tensor:
     Args:
       x: float32.
       dtype: of the result.
-      summands: how many such results are added up in `dtype`, and are to stay finite, too.
+      summands: how many such results are added up, one after the other, as float16; their sum is finite, too.
 
     Example:
       >>> narrow(tf.constant([1e6, float("inf")]), tf.float16).numpy().tolist()
@@ -125,5 +125,5 @@ def narrow(x: tf.Tensor, dtype: str | tf.DType, summands: int = 1) -> tf.Tensor:
         return x
     limit = tf.cast(dtype.max, x.dtype)
     if summands > 1:
-        limit *= 0.9 / summands  # additions may round up
+        limit /= summands * (1 + 2**-11) ** summands  # each, and each sum, may be rounded up
     return tf.cast(tf.where(tf.math.is_finite(x), tf.clip_by_value(x, -limit, limit), x), dtype)

@@ -1,7 +1,7 @@
 """Do models learn as well from sparse gradients?
 
 make bench-convergence                         trains, publishes; an hour and a half; root, Linux
-python -m benchmarks.convergence.main --quick  two workers, one seed, few epochs; prints only
+python -m benchmarks.convergence.main --quick  few workers, one seed, few epochs; prints only
 """
 
 from benchmarks import cluster, report

@@ -47,9 +47,9 @@ class Around(keras3.Model):
         return {"loss": loss}
 
 
-@pytest.mark.parametrize("which", ["within", "probe", "around"])
+@pytest.mark.parametrize("which", ["within", "probe", "part", "around"])
 def test_each_fit_has_epochs_of_its_own(topology, which):
-    """Another model's within it, also one on frozen layers of its own; and that of a part before it."""
+    """Another model's within it, also one on frozen layers of its own, or of a part; of a part before it."""
     strategy = tss.SparseStrategy(communication=Piecewise([(0, SCHEME), (1, Dense())]))
     model, epochs = model_of(strategy, 1), []
 
@@ -68,8 +68,16 @@ def test_each_fit_has_epochs_of_its_own(topology, which):
     callbacks = [keras3.callbacks.LambdaCallback(on_epoch_end=look)]
     if which != "around":
         inner = model_of(strategy, 2)
-        others = {"within": lambda *_: saving_models.fit(inner), "probe": probe}[which]
-        fit_it = keras3.callbacks.LambdaCallback(on_epoch_begin=others)
+        with strategy.scope():
+            part = keras3.Sequential([keras3.layers.Input((6,)), model.layers[-1]])
+            part.compile("sgd", "mse", run_eagerly=True)
+        features = np.ones([8, 6], np.float32), np.ones([8, 1], np.float32)
+        others = {
+            "within": lambda *_: saving_models.fit(inner),
+            "probe": probe,
+            "part": lambda *_: part.fit(*features, verbose=0),
+        }
+        fit_it = keras3.callbacks.LambdaCallback(on_epoch_begin=others[which])
         saving_models.fit(model, epochs=3, callbacks=[fit_it, *callbacks])
     else:
         saving_models.fit(model, epochs=5)
@@ -133,19 +141,69 @@ def test_a_head_made_anew_on_the_same_layers_goes_on(topology, shared_tmp):
     saving_models.assert_same_state(attempt(keras3.callbacks.BackupAndRestore(directory)), expected)
 
 
-def test_a_model_made_anew_takes_up_a_checkpoint(topology, shared_tmp):
-    """And not the one that was made before, which is no more."""
-    strategy = tss.SparseStrategy(communication=SCHEME)
+@pytest.mark.parametrize("held", [False, True])
+def test_a_model_made_anew_takes_up_a_checkpoint(comm, topology, shared_tmp, held):
+    """And not the one that was made before, which is no more; or still is somewhere: then on all workers."""
+    strategy = tss.SparseStrategy(communication=OkTopK(0.1))
     model = model_of(strategy, 1)
     saving_models.fit(model)
     path = tf.train.Checkpoint(model=model, residual=strategy.residual).save(str(shared_tmp / "saved"))
     saving_models.fit(model)
     expected = own_state(strategy, model)
+    kept_by_one = model if held and topology.rank == 0 else None
     del model
     again = model_of(strategy, 7)
     tf.train.Checkpoint(model=again, residual=strategy.residual).restore(path)
     saving_models.fit(again)
-    saving_models.assert_same_state(own_state(strategy, again), expected)
+    if held:
+        saving_models.assert_same_everywhere(comm, again.get_weights())
+    else:
+        saving_models.assert_same_state(own_state(strategy, again), expected)
+    del kept_by_one
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_model_that_is_built_in_its_first_step_goes_on(topology, keras, shared_tmp, beside):
+    """Of which nothing is known yet when it is restored; and takes nothing from one that is."""
+    strategy, directory = tss.SparseStrategy(communication=SCHEME), str(shared_tmp / "backup")
+
+    def attempt(*callbacks):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(30), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=True)
+        saving_models.fit(model, epochs=2, callbacks=list(callbacks))
+        return model, own_state(strategy, model)
+
+    other, expected = attempt()
+    if not beside:
+        del other
+    with pytest.raises(RuntimeError, match="interrupted"):
+        attempt(keras.callbacks.BackupAndRestore(directory), interruption(keras, at_epoch=1))
+    _, found = attempt(keras.callbacks.BackupAndRestore(directory))
+    saving_models.assert_same_state(found, expected)
+    if beside:
+        saving_models.assert_same_state(own_state(strategy, other), expected)
+
+
+def test_a_head_takes_nothing_that_another_had_left(topology, shared_tmp):
+    """On the same layers, whose training had ended."""
+    ended = {"backup_dir": str(shared_tmp / "ended"), "delete_checkpoint": False}
+    found = []
+    for resumes in (False, True):
+        strategy = tss.SparseStrategy(communication=SCHEME)
+        keras3.utils.set_random_seed(1)
+        with strategy.scope():
+            base = keras3.Sequential([keras3.layers.Input((4,)), keras3.layers.Dense(30)])
+            heads = [keras3.Sequential([base, keras3.layers.Dense(1)]) for _ in range(2)]
+            for head in heads:
+                head.compile(keras3.optimizers.SGD(0.01), "mse", run_eagerly=True)
+        first = saving_models.fit(heads[0], callbacks=[keras3.callbacks.BackupAndRestore(**ended)])
+        assert len(first.epoch) == (not resumes)
+        saving_models.fit(heads[1])
+        left = [s for _, s in strategy.residual.trained_buckets(heads[1].trainable_variables)]
+        found.append([v.numpy() for state in left for v in state.values()])
+    saving_models.assert_same_state(*found)
 
 
 def test_a_training_that_had_ended_leaves_nothing_to_the_next(topology, keras, shared_tmp):

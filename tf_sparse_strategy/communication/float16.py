@@ -19,7 +19,7 @@ class Float16(Communication):
     In as many messages half the bytes; what is beyond the largest float16 that P of them may add up to is
     cut, so that finite gradients have a finite sum:
 
-        u = x_1 + ... + x_P,   x_p = float16(min(max(g_p, -L), L)),   L = 0.9 * 65504 / P
+        u = x_1 + ... + x_P,   x_p = float16(min(max(g_p, -L), L)),   L = 65504 / P (1 + 2^-11)^-P
 
     Eleven bits of an element remain, of one below 6e-5 fewer, and of one below 3e-8 nothing; unlike a sparse
     scheme it keeps nothing for later. Gradients of other dtypes are summed by `scheme` as they are.

@@ -42,7 +42,8 @@ class OkTopK(SparseCommunication):
 
         in the node    4 n (G-1) + 8 |u| (G-1) bytes, in 2 (G-1) messages
         between nodes  8 (c + |u|) (M-1)/M bytes, in 2 (M-1) messages, one more for each that is dealt to;
-                       c is 2/3 to 5/4 of K, |u| from K, after TH is renewed, to about 2 K (M K at most)
+                       c is 2/3 to 5/4 of K (but for equal magnitudes, which all pass, and zeros), |u| from K,
+                       after TH is renewed, to about 2 K (5/4 M K at most)
         of all         a ring of P-1 messages of 12 bytes: how many sums each has, and what it found
 
     and when thresholds are renewed 4 bytes for each of up to M K sums and the boundaries' means. Of the

@@ -5,7 +5,7 @@ import numbers
 import re
 
 from lars_pto.layerwise import checked
-from tf_sparse_strategy.communication import Communication, Dense, Torus2D
+from tf_sparse_strategy.communication import Communication, Dense, Float16, Torus2D
 from tf_sparse_strategy.overlap import search
 
 
@@ -51,8 +51,9 @@ class Divided:
                 "by itself where nodes have as many workers; got Torus2D(). Use communication='dense'."
             )
         if type(communication) is not Dense:
+            again = "What a sparse scheme sends little of, the all-gather of whole weights would send again. "
             raise ValueError(
                 f"overlap={self!r} splits the all-reduce of communication='dense'; got {communication!r}. "
-                "What a sparse scheme sends little of, the all-gather of whole weights would send again. "
+                f"{'' if isinstance(communication, Float16) else again}"
                 "Leave out overlap, or use communication='dense'."
             )
