@@ -43,9 +43,9 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
         as "dense" (default), "torus2d" or "auto", or an instance.
       bucket_bytes: gradients travel in buckets of at most this many bytes, so that the last layers'
         are on their way while the first layers still compute. Smaller buckets start earlier, but each
-        waits for all workers to be ready. Default 1 MiB for `Dense`, whose small buckets Horovod fuses
-        where they are ready together, and for `Auto` where it takes that; 32 MiB for all others, whose
-        buckets cost more messages. Of what `overlap` divides, its `fusion` decides.
+        waits for all workers to be ready. Default 1 MiB for `Dense`, also in 16 bits, whose small buckets
+        Horovod fuses where they are ready together, and for `Auto` where it takes that; 32 MiB for all
+        others, whose buckets cost more messages. Of what `overlap` divides, its `fusion` decides.
       silence_limit: seconds after which a worker that does not answer (machine or network down, process
         stopped) is lost and the job ends. Also the age at which a wait for a worker that lives, but does
         not call, is reported. Default 45.
