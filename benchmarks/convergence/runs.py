@@ -12,15 +12,16 @@ from tf_sparse_strategy.communication import (
 )
 
 DENSITY, LITTLE = 0.01, 0.0002
+KINDS = (HiTopK, ShardedTopK, OkTopK)
 DENSE, RECIPE = "dense", "the recipe: HiTopK for 13 of 28 epochs, then Torus2D"
 AS_RECIPE = {f"{kind.__name__} in HiTopK's place": kind for kind in (ShardedTopK, OkTopK)}
 OF_RECIPE = (RECIPE, *AS_RECIPE)
 AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
 FEW = f"HiTopK {LITTLE:.2%}"
-FEW_SGD = {f"{kind.__name__} {LITTLE:.2%}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
+FEW_SGD = {f"{kind.__name__} {LITTLE:.2%}, SGD": kind for kind in KINDS}
 CONTROLLED = {FEW: HiTopK, **FEW_SGD}  # that error feedback helps them is asserted
 WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLLED)}
-WORDS_WITHOUT = {f"{kind.__name__}, no error feedback": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
+WORDS_WITHOUT = {f"{kind.__name__}, no error feedback": kind for kind in KINDS}
 DENSE_SGD = "dense, SGD"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 
@@ -33,9 +34,9 @@ def _applying(entries: int) -> dict:
 
 THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
 OF_DIGITS = THROUGHOUT | _applying(2)
-OF_SGD = {f"{kind.__name__}, SGD": kind for kind in (HiTopK, ShardedTopK, OkTopK)}
+OF_SGD = {f"{kind.__name__}, SGD": kind for kind in KINDS}
 BY_SGD = {DENSE_SGD, *OF_SGD, *FEW_SGD, *(WITHOUT[name] for name in FEW_SGD)}  # of digits; others by LARS
-SHARED = ("HiTopK", "ShardedTopK", "OkTopK")  # on nodes of two workers, which share a residual, too
+SHARED = tuple(kind.__name__ for kind in KINDS)  # on nodes of two workers, which share a residual, too
 WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
 
 
