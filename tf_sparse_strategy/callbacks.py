@@ -152,7 +152,7 @@ class CommunicationMonitor(*_callback_classes()):
         if strategy.topology.num_workers > 1 and not exact:
             self._schemes = _Schemes(self.model, self._scheme_freq)
         if self._trace_path is not None or (self._schemes and self._scheme_freq):
-            _trace_anew(self.model)  # with clock and probe
+            keras_callers.trace_anew(self.model)  # with clock and probe
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._interval = _Stretch(self._strategy), _Stretch(self._strategy)
@@ -229,7 +229,7 @@ class CommunicationMonitor(*_callback_classes()):
                     steps.stop - 1,
                 )
         self._recorder = None
-        _trace_anew(self.model)  # without the clock
+        keras_callers.trace_anew(self.model)  # without the clock
 
     def _end(self):
         """Leaves the strategy as it was. Not collective."""
@@ -243,7 +243,7 @@ class CommunicationMonitor(*_callback_classes()):
         if probed:
             self._strategy.extended.gradients.probe = None
         if probed or self._recorder is not None:
-            _trace_anew(self.model)  # without clock and probe
+            keras_callers.trace_anew(self.model)  # without clock and probe
         self._strategy = self._writer = self._recorder = self._schemes = None
 
     def _tell_changes(self, prefix: str, step: int, changes: float) -> None:
@@ -275,12 +275,6 @@ class CommunicationMonitor(*_callback_classes()):
             for name, value in rates.items():
                 tf.summary.scalar(f"{prefix}_{name}", value, step=step)
         self._writer.flush()
-
-
-def _trace_anew(model) -> None:
-    model.train_function = None  # a `make_train_function` of the user's own may not be told to be forced
-    made = model.make_train_function()
-    model.train_function = model.train_function or made  # tf_keras goes by what it returns
 
 
 class _Stretch:

@@ -170,3 +170,10 @@ def is_step_counter(kwargs: dict) -> bool:
 def is_float(dtype) -> bool:
     """Whether this is a dtype, and of floating numbers."""
     return dtype is not None and tf.as_dtype(dtype).is_floating
+
+
+def trace_anew(model: Any) -> None:
+    """Makes a model's `train_function` once more, which is traced at its next call."""
+    model.train_function = None  # a `make_train_function` of the user's own may not be told to be forced
+    made = model.make_train_function()
+    model.train_function = model.train_function or made  # tf_keras goes by what it returns

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_sparse_strategy import agreement
+from tf_sparse_strategy import agreement, keras_callers
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.overlap import kept, search
 from tf_sparse_strategy.overlap.trials import Trials
@@ -139,5 +139,5 @@ class Tuner:
         if size in self._functions:
             model.train_function = self._functions[size]
         else:
-            model.make_train_function(force=True)
+            keras_callers.trace_anew(model)
             self._functions[size] = model.train_function
