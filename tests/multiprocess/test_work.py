@@ -99,7 +99,7 @@ def test_nothing_is_computed_where_nothing_is_dropped(topology):
 
 @pytest.mark.parametrize("scheme", [HiTopK(0.01), DGC(0.01), OkTopK(0.01)], ids=str)
 def test_emptied_state_forgets_gradients(scheme, apart):
-    """The sum after is that of a first step; thresholds stay."""
+    """The sum after is that of a first step, by the same thresholds, which stay."""
     if apart.topology.num_workers == 1:
         pytest.skip("one worker keeps nothing")
     n = 4096
@@ -108,9 +108,10 @@ def test_emptied_state_forgets_gradients(scheme, apart):
     first = step(x).numpy()
     thresholds = {name: v.numpy() for name, v in variables.items() if "threshold" in name}
     other = step(x).numpy()
+    for name, value in thresholds.items():
+        variables[name].assign(value)  # which had followed what was kept
     work.empty(variables)
+    assert {name: variables[name].numpy() for name in thresholds} == thresholds
     again = step(x).numpy()
     assert (first == again).all()
     assert (other != again).any()  # negative control: what was kept counts
-    for name, value in thresholds.items():
-        assert variables[name].numpy() == value
