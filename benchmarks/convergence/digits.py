@@ -8,7 +8,6 @@ from examples.digits.train import Result, load, train
 
 RECORD = RECIPES["record"]
 QUICK = dataclasses.replace(RECORD, phases=((8, 2), (12, 2)), sparse_epochs=2)
-WARM_UP = 2 / 7  # part of a run until the learning rate is reached
 # For LARS divides by a gradient's norm, and so hides what is missing from it.
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "pto": None}
 

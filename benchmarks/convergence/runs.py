@@ -37,19 +37,21 @@ OF_DIGITS = THROUGHOUT | _applying(2)
 OF_SGD = {f"{kind.__name__}, SGD": kind for kind in KINDS}
 BY_SGD = {DENSE_SGD, *OF_SGD, *FEW_SGD, *(WITHOUT[name] for name in FEW_SGD)}  # of digits; others by LARS
 SHARED = tuple(kind.__name__ for kind in KINDS)  # on nodes of two workers, which share a residual, too
-WARM_UP = (0.25, 0.0625, 0.016)  # densities before DENSITY, of Lin et al., ICLR 2018
+WARM_UP = 2 / 7  # part of a run; of digits, as long as their learning rate grows
+BEFORE = (0.25, 0.0625, 0.016)  # densities in it, of Lin et al., ICLR 2018
 
 
 def warmed_up(kind, steps: int) -> Communication:
-    """`kind` throughout, in `steps` steps from a high density to DENSITY."""
-    starts = [round(steps * i / len(WARM_UP)) for i in range(len(WARM_UP) + 1)]
-    return Piecewise([(s, kind(d)) for s, d in zip(starts, (*WARM_UP, DENSITY), strict=True)], unit="step")
+    """`kind` throughout a run of `steps` steps, which begins with high densities."""
+    warm_up = max(len(BEFORE), int(WARM_UP * steps))
+    starts = [round(warm_up * i / len(BEFORE)) for i in range(len(BEFORE) + 1)]
+    return Piecewise([(s, kind(d)) for s, d in zip(starts, (*BEFORE, DENSITY), strict=True)], unit="step")
 
 
-def digits(recipe: Piecewise, warm_up: int) -> dict[str, Communication]:
-    """By name; `warm_up` in steps."""
+def digits(recipe: Piecewise, steps: int) -> dict[str, Communication]:
+    """By name, for a run of `steps` steps."""
     found = {DENSE: Dense()}
-    found |= {name: warmed_up(kind, warm_up) for name, kind in (OF_DIGITS | OF_SGD).items()}
+    found |= {name: warmed_up(kind, steps) for name, kind in (OF_DIGITS | OF_SGD).items()}
     found[RECIPE] = recipe
     for name, kind in AS_RECIPE.items():
         found[name] = Piecewise([(0, kind(DENSITY)), *recipe.phases[1:]])
@@ -59,10 +61,9 @@ def digits(recipe: Piecewise, warm_up: int) -> dict[str, Communication]:
     return found | {DENSE_SGD: Dense()}
 
 
-def words(warm_up: int) -> dict[str, Communication]:
-    """By name; `warm_up` in steps."""
-    warm_up = max(len(WARM_UP), warm_up)
-    found = {DENSE: Dense()} | {name: warmed_up(kind, warm_up) for name, kind in THROUGHOUT.items()}
+def words(steps: int) -> dict[str, Communication]:
+    """By name, for a run of `steps` steps."""
+    found = {DENSE: Dense()} | {name: warmed_up(kind, steps) for name, kind in THROUGHOUT.items()}
     for name, kind in WORDS_WITHOUT.items():
-        found[name] = warmed_up(functools.partial(kind, error_feedback=False), warm_up)
+        found[name] = warmed_up(functools.partial(kind, error_feedback=False), steps)
     return found | {adams: found[name] for name, adams in ADAM.items()}

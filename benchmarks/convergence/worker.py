@@ -17,7 +17,7 @@ from tf_sparse_strategy.communication import Communication
 def of_digits(quick: bool) -> tuple[dict[str, Communication], Callable, dict]:
     """(schemes, (strategy, name, seed) -> accuracy, facts that the runs fill)."""
     config = digits.QUICK if quick else digits.RECORD
-    schemes = runs.digits(communication(config), int(digits.WARM_UP * config.epochs * digits.steps(config)))
+    schemes = runs.digits(communication(config), config.epochs * digits.steps(config))
     facts = {"epochs": config.epochs}
 
     def reach(strategy, name, seed):
@@ -39,7 +39,7 @@ def of_words(quick: bool) -> tuple[dict[str, Communication], Callable, dict]:
     def reach(strategy, name, seed):
         return words.train(strategy, seed, epochs, rows, adam=name in runs.ADAM.values())
 
-    schemes = runs.words(len(training) // words.BATCH)  # an epoch
+    schemes = runs.words(epochs * (len(training) // words.BATCH))
     return schemes, reach, {"epochs": epochs, "corpus": corpus}
 
 

@@ -19,7 +19,7 @@ CLUSTERS = {
         "200mbit",
         # The largest first, lest they find no room at the end: eight workers hold 20 GB.
         [
-            [100_000_000, [0.01], 3],
+            [100_000_000, DENSITIES, 3],
             [25_000_000, DENSITIES, 5],
             [5_000_000, DENSITIES, 9],
             [1_000_000, DENSITIES, 15],
@@ -29,7 +29,12 @@ CLUSTERS = {
         2,
         2,
         "1gbit",
-        [[100_000_000, [0.01], 5], [25_000_000, DENSITIES, 5], [1_000_000, DENSITIES, 15]],
+        [
+            [100_000_000, DENSITIES, 5],
+            [25_000_000, DENSITIES, 5],
+            [5_000_000, DENSITIES, 9],
+            [1_000_000, DENSITIES, 15],
+        ],
     ),
 }
 QUICK = {"2 nodes of 1 worker, 200 Mbit/s": (2, 1, "200mbit", [[1_000_000, [0.01], 2]])}
