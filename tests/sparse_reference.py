@@ -207,14 +207,15 @@ class OkTopK(_Model):
 
     def __init__(self, *args, threshold_period=32, **kwargs):
         super().__init__(*args, **kwargs)
-        self.period, self.steps, self.overdue = threshold_period, 0, False
+        self.period, self.steps, self.overdue, self.absent = threshold_period, 0, False, False
         self.local = np.zeros(self.residuals.shape[:2])
         self.overall = np.zeros(self.shards)
 
     def step(self, gradients):
+        self.absent = False
         result = super().step(gradients)
         self.steps += 1
-        self.overdue = not self.overall.all()
+        self.overdue = self.absent
         return result
 
     def sum_shard(self, acc, shard):
@@ -229,9 +230,10 @@ class OkTopK(_Model):
             total += part
         if due or self.overdue:
             self.overall[shard] = self.kth(total)
+        self.absent |= self.overall[shard] == 0
         applied = np.where(np.abs(total) >= self.overall[shard], total, 0).astype(np.float32)
         self.keep(shard, np.where((sent != 0) & (applied != 0), 0, acc))
-        part = np.float32(np.clip(np.count_nonzero(applied) / k, 1 / 256, 256))
+        part = np.float32(np.count_nonzero(applied) / k)
         self.overall[shard] = np.float32(self.overall[shard]) * part ** np.float32(1 / 16)
         return applied
 

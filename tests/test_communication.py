@@ -130,7 +130,7 @@ def test_what_oktopk_renews_costs_its_share_of_a_step():
     pairs = Topology((0, 0, 1, 1), 0)  # whose exact sum between nodes is two collectives; and two are inside
     assert scheme.cost(1000, pairs, phases).seconds == 5 + 1 / 4 + 2 / 8
     bytes_each = LinkModel(0.0, 0.0, 0.0, 1.0)
-    exchanged, gathered, notes = 8 * 50, 8 * 50, 12  # K = 100, half of it to the other node
+    exchanged, gathered, notes = 8 * 50, 8 * 50, 8  # K = 100, half of it to the other node
     renewed, agreed = 400 / 4, (4 + 4) / 8  # all sums; one int64, there and back in halves
     assert scheme.cost(1000, apart, bytes_each).seconds == exchanged + gathered + notes + renewed + agreed
 
@@ -216,7 +216,8 @@ WRONG += [(kind, {"wire_dtype": "int8"}) for kind in MESSAGES]
 WRONG += [(kind, {"index_coding": "gaps"}) for kind in MESSAGES]
 WRONG += [(kind, {"selector": "random"}) for kind in MESSAGES]
 WRONG += [(ShardedTopK, {"applied": applied}) for applied in (0.5, math.inf, math.nan)]
-WRONG += [(OkTopK, {"threshold_period": 0}), (OkTopK, {"boundary_period": -1})]
+WRONG += [(OkTopK, {"threshold_period": period}) for period in (0, 2.0)]
+WRONG += [(OkTopK, {"boundary_period": -1})]
 
 
 def test_a_dtype_is_its_name():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_sparse_strategy.communication.sparse import all_finite
-from tf_sparse_strategy.gradient_kinds import repeats
+from tf_sparse_strategy.gradient_kinds import all_finite, repeats
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8])

@@ -1,12 +1,12 @@
 """Collectives over three groups of workers: the only module that loads Horovod's library.
 
-Every worker must call the same methods in the same order. LOCAL and CROSS groups are built from
-Horovod's global all-to-all with empty splits outside the group: no process sets, which must be
-known before `hvd.init`, negotiate one by one, turn a dead peer into an abort, and have returned
-wrong reduce-scatters. (Their small all-reduces are faster.) A reduce-scatter is an
-all-to-all and a local sum: Horovod's own is several times slower on Gloo and is never cached. Over all
-workers it is two, first within the nodes: else each worker of a node would send its own contribution to the
-other nodes, G times the bytes over the node's one link. Measured in docs/group_collectives.md.
+Every worker must call the same methods in the same order. LOCAL and CROSS groups are built from Horovod's
+global all-to-all with empty splits outside the group: no process sets, which must be known before
+`hvd.init`, negotiate one by one, turn a dead peer into an abort, and have returned wrong reduce-scatters.
+(Their small all-reduces are faster.) A reduce-scatter is an all-to-all and a local sum: Horovod's own is
+never cached and, on Gloo, slower for large vectors, on process sets several times. Over all workers it is
+two, first within the nodes: else each worker of a node would send its own contribution to the other nodes,
+G times the bytes over the node's one link. Measured in docs/group_collectives.md.
 
 Cost of one call with n bytes per worker, S workers in the group (see traffic.py):
 

@@ -192,7 +192,7 @@ def all_to_all(topology: Topology, n: int, model: LinkModel, group: Group = Grou
     return _exchange(topology, model, group, lambda size: n // size)
 
 
-def messages(topology: Topology, to: Sequence[int | None], n: int, model: LinkModel) -> Cost:
+def one_each(topology: Topology, to: Sequence[int | None], n: int, model: LinkModel) -> Cost:
     """Predicts an all-to-all in which worker r sends `n` bytes to worker `to[r]`, None for nobody."""
     sent = [
         Bytes() if peer is None else traffic.message(topology.of(rank), peer, n)

@@ -85,6 +85,15 @@ def _primes(n: int) -> set[int]:
     return {n} - {1}
 
 
+def all_finite(values: tf.Tensor) -> tf.Tensor:
+    """Whether all are, as whole numbers are; of a gradient its winners tell: NaN and Inf rank first."""
+    if values.dtype.is_complex:
+        values = tf.abs(values)
+    if not values.dtype.is_floating:
+        return tf.constant(True)
+    return tf.reduce_all(tf.math.is_finite(values))
+
+
 def sum_of_squares(gradient: Any) -> tf.Tensor:
     """Of the elements of a tensor or `tf.IndexedSlices`, float64 []; added up in float32 at least."""
     x = values_of(gradient)

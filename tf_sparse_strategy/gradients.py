@@ -6,9 +6,14 @@ from tf_sparse_strategy.bucketing import BucketPlan, BucketSpec, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense, scheme_of
-from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradient_kinds import coalesced, has_constant_indices, repeats, values_of
+from tf_sparse_strategy.gradient_kinds import (
+    all_finite,
+    coalesced,
+    has_constant_indices,
+    repeats,
+    values_of,
+)
 from tf_sparse_strategy.memory import Memory, key_of
 from tf_sparse_strategy.residual import LEFT, WAITS, State, commit, sum_with
 
@@ -149,7 +154,7 @@ class GradientReducer:
         def by_scheme(bucket):
             others = State(own)
             summed = tf.ensure_shape(scheme.reduce(bucket, others, self._collectives), packed.shape)
-            return summed, (others.staged, all_finite(summed) if others.finite is None else others.finite)
+            return summed, (others.staged, others.verdict(summed))
 
         waits = state[WAITS].read_value()
         summed, left, done, (staged, finite) = sum_with(state[LEFT], packed, waits > 0, share, by_scheme)

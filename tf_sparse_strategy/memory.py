@@ -125,10 +125,10 @@ class Memory(tf.train.experimental.PythonState):
                     for name in filter(remembered.is_of_this_run, state):
                         self.forgotten[own_name(name)] += int(state[name])
                 told = self._epochs.items()
-                self._epochs = {every: pair for every, pair in told if not pair[0] <= plan.keys}
+                self._epochs = {every: pair for every, pair in told if every.isdisjoint(plan.keys)}
+                gone = plan.keys.union(*(every for every, _ in told if every not in self._epochs))
+                self._fitted -= gone.difference(*self._epochs)
                 self.turns.forget(plan)
-                for tensor in plan.tensors:
-                    self._fitted.discard(tensor.key)
 
     def _counts_of(self, plans: Iterable[BucketPlan]) -> list[tuple[str, int]]:
         held = [pair for _, state in self._buckets_of(plans) for pair in state.items()]

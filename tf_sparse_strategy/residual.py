@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_sparse_strategy import wire
+from tf_sparse_strategy.gradient_kinds import all_finite
 from tf_sparse_strategy.topology import Group, Topology
 
 # Names in a bucket's state.
@@ -88,6 +89,10 @@ class State(dict):
         self.finite = finite
         self.staged.update(values)
 
+    def verdict(self, summed: tf.Tensor) -> tf.Tensor:
+        """What was staged with, or where nothing was, whether the sum is finite: other buckets ask, too."""
+        return all_finite(summed) if self.finite is None else self.finite
+
 
 def commit(states: Sequence[State], finite: Sequence[tf.Tensor] = ()) -> None:
     """Writes what was staged in `states`, if all of the step is finite.
@@ -105,8 +110,7 @@ def commit(states: Sequence[State], finite: Sequence[tf.Tensor] = ()) -> None:
             for name, value in state.staged.items():
                 state[name].assign(value, read_value=False)
 
-    all_finite = tf.reduce_all([*(state.finite for state in staged), *finite])
-    tf.cond(all_finite, write, lambda: None)
+    tf.cond(tf.reduce_all([*(state.finite for state in staged), *finite]), write, lambda: None)
 
 
 def hand_out(summed: tf.Tensor, dtype: tf.DType, share: Share) -> tuple[tf.Tensor, tf.Tensor]:

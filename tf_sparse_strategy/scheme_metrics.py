@@ -13,9 +13,8 @@ from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import guarded, oktopk, switching
 from tf_sparse_strategy.communication.dense import scheme_of
-from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.communication.switching import own_name
-from tf_sparse_strategy.gradient_kinds import sum_of_squares
+from tf_sparse_strategy.gradient_kinds import all_finite, sum_of_squares
 from tf_sparse_strategy.hooking import built_layers
 from tf_sparse_strategy.residual import RESIDUAL, State
 

@@ -242,6 +242,8 @@ def test_units_and_schemes_are_checked():
     with pytest.raises(ValueError, match="has exact phases alone"):
         Piecewise([(0, HiTopK()), (1, exact)])
     assert Piecewise([(0, Dense()), (1, exact)])  # all states are empty there
+    with pytest.raises(TypeError, match="'torus2d' is not a Communication"):
+        Piecewise([(0, Dense()), (1, "torus2d")])
     with pytest.raises(TypeError, match="'hitopk' is not a Communication"):
         Piecewise([(0, "hitopk")])
     with pytest.raises(ValueError, match="chooses by itself"):

@@ -143,7 +143,7 @@ class Auto(Switching):
     def _measure(self, collectives: Collectives) -> _Measured:
         begin, schemes = time.monotonic(), self.schemes(collectives.topology)
         if len(schemes) == 1:  # there is nothing to choose
-            return _Measured(collectives.topology, [LinkModel(0.0, 0.0, 0.0, 0.0)], 0.0, begin)
+            return _Measured(collectives.topology, [], 0.0, begin)
         links = self.links or link_measurement.measure(collectives)
         models = [links] * len(schemes)
         if not links.selection:  # which `tss doctor` does not measure

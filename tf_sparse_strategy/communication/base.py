@@ -64,7 +64,7 @@ class Communication(abc.ABC):
         return {}
 
     def drops(self, n: int, dtype: str, topology: Topology) -> bool:
-        """Whether anything is dropped of a bucket of `n` elements; else its sum is exact."""
+        """Whether entries are left out of a bucket of `n`; of a scheme that chooses from others ask those."""
         del n, dtype, topology
         return False
 

@@ -94,7 +94,7 @@ class DGC(HiTopK):
             )
 
     @property
-    def _sends_all(self) -> bool:
+    def _is_dense(self) -> bool:
         return False  # `Dense` has no momentum
 
     def state(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:

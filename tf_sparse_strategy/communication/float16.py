@@ -24,9 +24,9 @@ class Float16(Communication):
     Eleven bits of an element remain, of one below 6e-5 fewer, and of one below 3e-8 nothing; unlike a sparse
     scheme it keeps nothing for later. Gradients of other dtypes are summed by `scheme` as they are.
 
-    When not to use it: where the exact sum hides behind the computation, or links are fast: converting costs
-    two passes over the gradient; where gradients are tiny, as of a loss that is a mean over very many
-    elements; and where sparse sums will do, which send a few percent of this.
+    When not to use it: where the exact sum hides behind the computation, or links are fast: cutting and
+    converting costs some six passes over the gradient; where gradients are tiny, as of a loss that is a mean
+    over very many elements; and where sparse sums will do, which send a few percent of this.
 
     Args:
       scheme: `Dense()`, the default, or `Torus2D()`.

@@ -103,7 +103,7 @@ class GTopK(MessageCommunication):
             share = self.share(worker)
             peer = moves.get(share.holder)
             to.append(None if peer is None else worker.ranks(share.group)[peer])
-        return cost_model.messages(topology, to, sent, model)
+        return cost_model.one_each(topology, to, sent, model)
 
     def _message_words(self, n: int, share: Share) -> int:
         return self.packing(n).words

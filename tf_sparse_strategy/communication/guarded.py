@@ -11,9 +11,10 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
+from tf_sparse_strategy.communication.sparse import SparseCommunication
 from tf_sparse_strategy.communication.switching import STEP, Switching, own_name
 from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.gradient_kinds import all_finite
 from tf_sparse_strategy.residual import AGE, RESIDUAL, State
 from tf_sparse_strategy.topology import Topology
 
@@ -39,8 +40,9 @@ class Guarded(Switching):
         action="density"   from the next step on four times as many elements are sent, at most twice so
         action="dense"     this step returns the exact sum of all a_i, and the residuals are emptied
 
-    A check costs an all-reduce of 2 N elements, 16 N (P-1)/P bytes in 2 (P-1) messages per worker, which
-    pass between nodes as those of `Dense` do, one of a single number, and two selections.
+    A check costs an all-reduce of 2 N elements, 16 N (P-1)/P bytes in 2 (P-1) messages per worker (half of it
+    without error feedback), which pass between nodes as those of `Dense` do, one of a single number, and two
+    selections.
     `CommunicationMonitor` logs eps, and how many checks were beyond the limit.
 
     When not to use it: where steps are so few that a check in each 100th says nothing; and the bound that is
@@ -143,16 +145,17 @@ class Guarded(Switching):
     def _check(self, bucket, summed, kept, state, collectives):
         """(the sum to return, this worker's residual, eps, whether all of it is summed)."""
         share, n = self.share(collectives.topology), bucket.shape[0]
-        own = tf.cast(bucket, tf.float32)
-        whole = residual.flush(bucket, state[RESIDUAL], share) if RESIDUAL in state else own
-        both = collectives.all_reduce(tf.stack([whole, own]), purpose="guard")
+        parts = [residual.flush(bucket, state[RESIDUAL], share)] if RESIDUAL in state else []
+        parts.append(tf.cast(bucket, tf.float32))
+        sums = collectives.all_reduce(tf.stack(parts), purpose="guard")
+        whole, gradient = sums[0], sums[-1]
         k = self.scheme.count(n)
-        difference = _top(both[0], k) - _top(tf.cast(summed, tf.float32), k)
-        eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(both[1]))
+        difference = _top(whole, k) - _top(tf.cast(summed, tf.float32), k)
+        eps = tf.math.divide_no_nan(tf.norm(difference), tf.norm(gradient))
         # Workers act alike, also where they add up in another order, with another number of threads.
         eps = collectives.all_reduce(eps, op="max", purpose="guard")
         # Not where finite parts add up to Inf, of which no residual would recover.
-        finite = all_finite(both[0])
+        finite = all_finite(whole)
         if collectives.topology.rank == 0:
             tf.cond(
                 eps > self.limit,
@@ -163,8 +166,8 @@ class Guarded(Switching):
             return summed, kept, eps, tf.constant(False)
         beyond = tf.logical_and(eps > self.limit, finite)
         if RESIDUAL not in state:
-            return tf.where(beyond, wire.narrow(both[0], bucket.dtype), summed), kept, eps, beyond
-        values, left = residual.hand_out(both[0], bucket.dtype, share)
+            return tf.where(beyond, wire.narrow(whole, bucket.dtype), summed), kept, eps, beyond
+        values, left = residual.hand_out(whole, bucket.dtype, share)
         return tf.where(beyond, values, summed), tf.where(beyond, left, kept), eps, beyond
 
     def _tell(self, eps, n: int, state, finite, topology: Topology) -> None:
@@ -187,7 +190,8 @@ class Guarded(Switching):
         if not self.scheme.drops(n, "float32", topology):
             return cost
         selecting = cost_model.selection(n, model)
-        sums = cost_model.all_reduce(topology, 8 * n, model) + cost_model.all_reduce(topology, 4, model)
+        sent = 4 * n * (1 + self.keeps_residual)
+        sums = cost_model.all_reduce(topology, sent, model) + cost_model.all_reduce(topology, 4, model)
         return cost + (sums + selecting + selecting).every(self.every)
 
 

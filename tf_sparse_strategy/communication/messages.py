@@ -8,7 +8,8 @@ import tensorflow as tf
 from custom_ops import mstopk_error_feedback, replace_entries, sum_entries
 from tf_sparse_strategy.communication.packing import INDEX_CODINGS, WIRE_DTYPES, Packing
 from tf_sparse_strategy.communication.selectors import SELECTORS, select
-from tf_sparse_strategy.communication.sparse import SparseCommunication, all_finite
+from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.gradient_kinds import all_finite
 from tf_sparse_strategy.residual import RESIDUAL, Share, State
 from tf_sparse_strategy.topology import Group
 
@@ -36,8 +37,8 @@ class MessageCommunication(SparseCommunication):
             object.__setattr__(self, argument, allowed[allowed.index(given)])
 
     @property
-    def _sends_all(self) -> bool:
-        return super()._sends_all and self.wire_dtype is None
+    def _is_dense(self) -> bool:
+        return super()._is_dense and self.wire_dtype is None
 
     def _result_bytes(self, n: int, share: Share) -> int:
         return 4 * min(self._message_words(n, share), n + 1)  # as messages, or dense with a flag

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 
 import tensorflow as tf
 
@@ -44,9 +45,9 @@ class OkTopK(SparseCommunication):
         between nodes  8 (c + |u|) (M-1)/M bytes, in 2 (M-1) messages, one more for each that is dealt to;
                        c is 2/3 to 5/4 of K (but for equal magnitudes, which all pass, and zeros), |u| from K,
                        after TH is renewed, to about 2 K (5/4 M K at most)
-        of all         a ring of P-1 messages of 12 bytes: how many sums each has, and what it found
+        of all         a ring of P-1 messages of 8 bytes: how many sums each has, and whether TH was 0
 
-    and when thresholds are renewed 4 bytes for each of up to M K sums and the boundaries' means. Of the
+    and when thresholds are renewed 4 bytes for each of up to 5/4 M K sums and the boundaries' means. Of the
     paper's rotation of destinations the all-to-all itself takes care, in whose rounds every worker has
     another partner (docs/congestion_control.md).
 
@@ -78,8 +79,9 @@ class OkTopK(SparseCommunication):
     def __post_init__(self):
         super().__post_init__()
         for name in ("threshold_period", "boundary_period"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"OkTopK({name}={getattr(self, name)}) must be at least 1 step.")
+            period = getattr(self, name)
+            if not (isinstance(period, numbers.Integral) and period >= 1):
+                raise ValueError(f"OkTopK({name}={period!r}) must be at least 1 step, in whole ones.")
 
     def share(self, topology: Topology) -> Share:
         return Share.per_worker(topology) if self.flat else super().share(topology)
@@ -105,8 +107,7 @@ class OkTopK(SparseCommunication):
         due = age % self.threshold_period == 0
         renewed = tf.logical_or(due, state["overdue"] > 0)
         finite_here = tf.reduce_all(tf.math.is_finite(acc))
-        local, selected = _passing(acc, k, due, state["local_threshold"], finite_here)
-        chosen = tf.cast(tf.where(selected)[:, 0], tf.int32)
+        local, selected, chosen = _passing(acc, k, due, state["local_threshold"], finite_here)
         boundaries = tf.cond(
             age % self.boundary_period == 0,
             lambda: _agree_on_boundaries(chosen, n, share, collectives),
@@ -118,59 +119,56 @@ class OkTopK(SparseCommunication):
         received, _ = collectives.all_to_all(
             rows, ends[1:] - ends[:-1], share.group, purpose="gradients"
         )
-        total, _ = _scatter(received, n)
-        own_sums = tf.boolean_mask(total, total != 0)
+        total, total_is_finite = _scatter(received, n)
+
+        def threshold_of_all():
+            sums = tf.boolean_mask(total, total != 0)
+            return _kth_largest(collectives.all_gather(sums, share.group, purpose="gradients"), k)
+
         overall = tf.constant(0.0)
         if k < n:
-            overall = tf.cond(
-                renewed,
-                lambda: _kth_largest(collectives.all_gather(own_sums, share.group, purpose="gradients"), k),
-                state["global_threshold"].read_value,
-            )
-        sums_are_finite = tf.reduce_all(tf.math.is_finite(total))
-        winners = tf.cast(tf.where(_exceeds(total, overall, sums_are_finite))[:, 0], tf.int32)
+            overall = tf.cond(renewed, threshold_of_all, state["global_threshold"].read_value)
+        winners = _places(_exceeds(total, overall, total_is_finite))
         rows = _pack(tf.gather(total, winners), winners)
         absent = tf.logical_and(overall == 0, k < n)
-        notes = tf.stack([tf.size(winners), *(tf.cast(x, tf.int32) for x in (finite_here, absent))])
+        notes = tf.stack([tf.size(winners), tf.cast(absent, tf.int32)])
         everyone = collectives.all_gather(notes[tf.newaxis], purpose="gradients")
-        finite = tf.reduce_all(everyone[:, 1] > 0)
         sizes = everyone[:, 0]
         sums = tf.reduce_sum(tf.gather(sizes, collectives.topology.ranks(share.group)))
         rows = _balance(rows, sizes, share, collectives)
 
         rows = collectives.all_gather(rows, share.group, purpose="gradients")
-        where = rows[tf.newaxis, tf.newaxis, :, 1]
-        applied = sum_entries(tf.ones_like(where, tf.float32), where, n)[0] > 0
         if share.shards > 1:
             rows += tf.constant([[0, share.shard * n]])
             rows = collectives.all_gather(rows, Group.LOCAL, purpose="gradients")
-        summed, sums_finite = _scatter(rows, share.shards * n)
-        finite = tf.logical_and(finite, sums_finite)
+        # What is not finite passes all thresholds, so that every worker has it in the sum.
+        summed, finite = _scatter(rows, share.shards * n)
 
         new = {
             AGE: age + 1,
             "local_threshold": local,
-            "global_threshold": overall * _correction(sums, k),
-            "overdue": tf.cast(tf.reduce_max(everyone[:, 2]), tf.int64),
+            "global_threshold": overall * (tf.cast(sums, tf.float32) / k) ** _CORRECTION,
+            "overdue": tf.cast(tf.reduce_max(everyone[:, 1]), tf.int64),
             PASSED: tf.cast(tf.size(chosen), tf.float32) / k,
             "boundaries": boundaries,
         }
         if RESIDUAL in state:
+            applied = summed[share.shard * n : (share.shard + 1) * n] != 0
             new[RESIDUAL] = tf.where(tf.logical_and(selected, applied), 0.0, acc)
         return summed, new, finite
 
     def _cost_between(self, n: int, share: Share, topology: Topology, model: LinkModel) -> Cost:
         """Expected, where large entries spread evenly over regions, and K pass the thresholds."""
-        part = self._result_bytes(n, share) // share.holders
+        whole = self._result_bytes(n, share)
         renewal = cost_model.all_gather(topology, 4 * self.count(n), model, share.group)
         consensus = cost_model.all_reduce(topology, 8 * (share.holders - 1), model, share.group)
         return (
             cost_model.selection(2 * n, model)  # of own entries, and of the sums
-            + cost_model.all_to_all(topology, part * share.holders, model, share.group)
+            + cost_model.all_to_all(topology, whole, model, share.group)
             + renewal.every(self.threshold_period)
             + consensus.every(self.boundary_period)
-            + cost_model.all_gather(topology, 12, model)
-            + cost_model.all_gather(topology, part, model, share.group)
+            + cost_model.all_gather(topology, 8, model)
+            + cost_model.all_gather(topology, whole // share.holders, model, share.group)
         )
 
     def _result_bytes(self, n: int, share: Share) -> int:
@@ -190,24 +188,25 @@ def _exceeds(x, threshold, is_finite):
 
 
 def _passing(x, k: int, due, held, is_finite):
-    """(The threshold `held`, or a new one where that is `due` or fewer or more pass; what passes of `x`)."""
+    """(The threshold `held`, or where that is `due` or fewer or more pass a new one; what passes; where)."""
+
+    def by(threshold):
+        passing = _exceeds(x, threshold, is_finite)
+        return threshold, passing, _places(passing)
+
     if k == x.shape[0]:
-        return tf.constant(0.0), _exceeds(x, 0.0, is_finite)
-    old = held.read_value()
-    passing = _exceeds(x, old, is_finite)
-    number = tf.math.count_nonzero(passing)
+        return by(tf.constant(0.0))
+    old = by(held.read_value())
+    number = tf.size(old[2])
     fits = tf.logical_and(number >= math.ceil(_FEW * k), number <= int(_MANY * k))
-
-    def renew():
-        new = _kth_largest(x, k)
-        return new, _exceeds(x, new, is_finite)
-
-    return tf.cond(tf.logical_and(fits, tf.logical_not(due)), lambda: (old, passing), renew)
+    return tf.cond(
+        tf.logical_and(fits, tf.logical_not(due)), lambda: old, lambda: by(_kth_largest(x, k))
+    )
 
 
-def _correction(number, k: int):
-    """Of a threshold that `number` exceed, towards one that `k` do."""
-    return tf.clip_by_value(tf.cast(number, tf.float32) / k, 1 / 256, 256) ** _CORRECTION
+def _places(marked):
+    """int32: those of [n] that are marked."""
+    return tf.cast(tf.where(marked)[:, 0], tf.int32)
 
 
 def _kth_largest(x, k: int):

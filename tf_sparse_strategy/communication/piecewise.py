@@ -73,6 +73,7 @@ class Piecewise(Switching):
                     f"Piecewise(phases=...): {scheme!r} is not a Communication; give an instance, e.g. "
                     "HiTopK(0.01)."
                 )
+        for _, scheme in self.phases:
             if type(scheme).prepare is not Communication.prepare:
                 raise ValueError(
                     f"Piecewise(phases=...): {scheme!r} chooses by itself, for the whole training. Give it "

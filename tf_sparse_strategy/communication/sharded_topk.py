@@ -16,8 +16,8 @@ from tf_sparse_strategy.communication.messages import (
 )
 from tf_sparse_strategy.communication.packing import Packing, check_elements
 from tf_sparse_strategy.communication.selectors import select
-from tf_sparse_strategy.communication.sparse import all_finite
 from tf_sparse_strategy.cost_model import Cost, LinkModel
+from tf_sparse_strategy.gradient_kinds import all_finite
 from tf_sparse_strategy.residual import RESIDUAL, Share
 from tf_sparse_strategy.topology import Topology
 
@@ -103,7 +103,7 @@ class ShardedTopK(MessageCommunication):
 
     When not to use it: on two nodes `HiTopK` sends no more, in one round instead of two, and applies
     up to M times as many entries a step, which may outweigh its bytes on three. Only a K entries of the
-    sum are applied here, and with a = 1 models have learned a little less for it (docs/convergence.md). On
+    sum are applied here, and by SGD models have learned a little less for it (docs/convergence.md). On
     one node it is `Dense`.
 
     Args:

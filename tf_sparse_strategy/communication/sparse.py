@@ -58,14 +58,14 @@ class SparseCommunication(Communication):
 
     @property
     def keeps_residual(self) -> bool:
-        return self.error_feedback and not self._sends_all
+        return self.error_feedback and not self._is_dense
 
     def sets_vectors_apart(self, topology: Topology, n: int) -> bool:
         return self.drops(n, "float32", topology) and self.momentum is None
 
     def drops(self, n: int, dtype: str, topology: Topology) -> bool:
         several = n > 0 and self.share(topology).holders > 1
-        return several and dtype in _SPARSE_DTYPES and not self._sends_all
+        return several and dtype in _SPARSE_DTYPES and not self._is_dense
 
     def share(self, topology: Topology) -> Share:
         return Share.per_node(topology)
@@ -137,15 +137,6 @@ class SparseCommunication(Communication):
         return min(n, max(1, round(self.density * n)))
 
     @property
-    def _sends_all(self) -> bool:
+    def _is_dense(self) -> bool:
         """Whether its messages would only say at more length what `Dense` says."""
         return self.density == 1
-
-
-def all_finite(values: tf.Tensor) -> tf.Tensor:
-    """Whether all are, as whole numbers are; of a gradient its winners tell: NaN and Inf rank first."""
-    if values.dtype.is_complex:
-        values = tf.abs(values)
-    if not values.dtype.is_floating:
-        return tf.constant(True)
-    return tf.reduce_all(tf.math.is_finite(values))

@@ -11,7 +11,7 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication.base import Communication
-from tf_sparse_strategy.communication.sparse import all_finite
+from tf_sparse_strategy.gradient_kinds import all_finite
 from tf_sparse_strategy.residual import AGE, RESIDUAL, VELOCITY, Share, State
 from tf_sparse_strategy.topology import Group, Topology
 
@@ -121,17 +121,16 @@ class Switching(Communication):
         drops = scheme.keeps_residual and scheme.share(collectives.topology).holders > 1
         if drops or RESIDUAL not in state:
             summed, inner = self._reduce_sparsely(scheme, bucket, State(own), changed, collectives)
-            staged, finite, done = inner.staged, inner.finite, True
+            staged, finite, done = inner.staged, inner.verdict(summed), True
         else:
             leaving = tf.logical_and(changed, self.flush)
             kept = own.pop(RESIDUAL, state[RESIDUAL])
             summed, staged, done = self._reduce_exactly(scheme, bucket, own, kept, leaving, collectives)
-            finite = None
+            finite = all_finite(summed)
         new |= {_name(number, name): value for name, value in staged.items()}
         # What an exact step could not hand out follows, and lies where that step has left it.
         new[PHASE] = tf.where(done, tf.constant(number, tf.int64), NO_PHASE)
-        # An exact sum has its verdict, too: other buckets may be summed by sparse schemes meanwhile.
-        return summed, new, all_finite(summed) if finite is None else finite
+        return summed, new, finite
 
     def _reduce_sparsely(self, scheme, bucket, inner, changed, collectives):
         """(sum, the scheme's state, which stages a residual as this class keeps it)."""

@@ -8,11 +8,11 @@ A table [L, D] of s bytes per element, of which each of P workers needs u distin
 | gathered  | ids and gradients of rows, to all  | (P-1) u (D s + 4)                 |
 | reduced   | the table's gradient               | 2 (P-1)/P L D s                   |
 
-in 3, 2 and 1 collectives; on nested topologies columns travel in 6, fewer bytes between nodes (party.py). The
-gradient of an Embedding layer's table that is left whole is gathered: of all ids of a batch, if the same come
-several times, so that dividing saves at least what the costs say. It is reduced only where the gradient is a
-dense tensor, as that of tied or regularized tables, which nothing here knows of. With two workers dividing
-saves memory alone.
+in 3, 2 and 1 collectives; on nested topologies columns travel in 6, fewer bytes between nodes (party.py).
+The gradient of an Embedding layer's table that is left whole is gathered: a row for each id of a batch, if
+the same come several times, so that dividing saves at least what the costs say: with two workers nothing, if
+none does. It is reduced only where the gradient is a dense tensor, as that of tied or regularized tables,
+which nothing here knows of.
 """
 
 import dataclasses
@@ -24,6 +24,8 @@ from tf_sparse_strategy.topology import Group, Topology
 _ID = 4  # bytes
 # Bytes within a node count a tenth: its workers share the link to other nodes.
 BY_BYTES = LinkModel(local_alpha=0, local_beta=1e-10, cross_alpha=0, cross_beta=1e-9)
+
+_MARGIN = 0.9  # a whole table must cost less than this part: it takes more memory, and repeated ids are sent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,7 @@ def reason_to_keep_whole(
     if ids is None or topology.num_workers == 1:
         return None
     found = costs(table, topology, ids, links)
-    if found["columns"].seconds <= found["gathered"].seconds:
+    if found["gathered"].seconds >= _MARGIN * found["columns"].seconds:
         return None
     share = found["gathered"].seconds / found["columns"].seconds
     return f"gathering its gradient's rows is cheaper at {ids} ids per step: {share:.0%} of the cost"
