@@ -303,7 +303,7 @@ class DataCache:
         if self._forecast_is_printed or not is_first:
             return
         self._forecast_is_printed = True
-        if self.memory.path and native.store_stats(self.memory.path).stored < len(self):
+        if self.memory.path and native.store_stats(self.memory.path).stored < self.memory.share:
             print("datacache:", self.memory.forecast(), flush=True)
 
     def stats(self) -> dict[str, float]:

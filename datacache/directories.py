@@ -167,10 +167,14 @@ def is_in_use(path: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process is inside this context of a directory that nobody leases."""
-    with _open_marker(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Waits until no other process is inside this context of a directory."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
         yield
+        fcntl.flock(directory, fcntl.LOCK_UN)  # also where a child was forked meanwhile
+    finally:
+        os.close(directory)
 
 
 def _is_current(file: BinaryIO, path: pathlib.Path) -> bool:

@@ -25,7 +25,7 @@ _log = logging.getLogger("datacache")
 
 @contextlib.contextmanager
 def place(copies: LocalCopies, memory_dir: str | None, fingerprint: str) -> Iterator[pathlib.Path | None]:
-    """The file for a source's index; in memory, waits for another process that is making it.
+    """The file for a source's index; waits for another process that is making it.
 
     Args:
       copies: where it is if there are copies.
@@ -36,15 +36,20 @@ def place(copies: LocalCopies, memory_dir: str | None, fingerprint: str) -> Iter
       A context with the path; None where no index can be kept.
     """
     with contextlib.ExitStack() as stack:
+
+        def wait_for(directory):
+            with waiting.naming("an index of records, which another process may be making"):
+                stack.enter_context(directories.one_at_a_time(directory))
+
         path = None
         if copies.root is not None:
             path = copies.root / "index" / f"{fingerprint}.npy"
+            wait_for(path.parent)
         elif memory_dir is not None:
             with contextlib.suppress(OSError):  # of which the store, in the same directory, will warn
                 root = directories.claim(memory.root_of(memory_dir))
                 directory = directories.claim(root / f"{memory.INDEX}{fingerprint[:32]}")
-                with waiting.naming("an index of records, which another process may be making"):
-                    stack.enter_context(directories.one_at_a_time(directory))
+                wait_for(directory)
                 directories.unlink_all(directory.glob("index.npy.tmp.*"))  # of processes that were killed
                 path = directory / "index.npy"
         yield path

@@ -10,6 +10,7 @@ not disturb each other. There is no list of copies: each tells by itself whether
 there is a newer one are deleted when a run begins and no other uses the directory.
 """
 
+import collections
 import hashlib
 import logging
 import os
@@ -82,15 +83,14 @@ def copies_in(root: pathlib.Path) -> list[pathlib.Path]:
 
 def _leftovers(root: pathlib.Path) -> list[pathlib.Path]:
     """What nobody needs when nobody uses the directory: half-written files, and copies of old contents."""
-    newest: dict[str, tuple[int, pathlib.Path]] = {}
+    written, copies = _written(root), collections.defaultdict(list)
+    for path in written:
+        if "." not in path.name:
+            copies[path.name[:64]].append(path)
     outdated = []
-    for copy in copies_in(root):
-        found = (copy.lstat().st_mtime_ns, copy)
-        older, newer = sorted([found, newest.get(copy.name[:64], found)])
-        newest[copy.name[:64]] = newer
-        if older != newer:
-            outdated.append(older[1])
-    return directories.half_written(_written(root)) + outdated
+    for several in (same for same in copies.values() if len(same) > 1):
+        outdated += sorted(several, key=lambda path: path.lstat().st_mtime_ns)[:-1]
+    return directories.half_written(written) + outdated
 
 
 def clear(root: pathlib.Path) -> int:

@@ -82,6 +82,7 @@ class Memory:
       path: the store; None where there is none.
       encoded_path: that of encoded samples; None where there is none.
       rooms: how many samples may be kept.
+      share: of the samples, one node's.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Memory:
     ):
         self.name, self._dir = name, memory_dir
         self.specs, self.samples = list(specs), samples
-        self._share = -(-samples // nodes)
+        self.share = -(-samples // nodes)
         self.sample_bytes = native.payload_bytes(specs) + 64  # a slot's header
         self._encoded_sizes = encoded_sizes
         self._most_encoded = 0 if encoded_sizes is None else _most_encoded(encoded_sizes)
@@ -149,7 +150,7 @@ class Memory:
                 found.append(budget.Limit(others.samples, who))
             self.limit = budget.least(found)
             self.rooms = budget.rooms(
-                self.limit.bytes, self.samples, self._share, self.sample_bytes, encoded_bytes
+                self.limit.bytes, self.samples, self.share, self.sample_bytes, encoded_bytes
             )
             return tables
 
@@ -179,7 +180,7 @@ class Memory:
                 "datacache: no samples are kept encoded: %s. What does not fit decoded is read each time.",
                 error.message,
             )
-            self.rooms = budget.rooms(self.limit.bytes, self.samples, self._share, self.sample_bytes, None)
+            self.rooms = budget.rooms(self.limit.bytes, self.samples, self.share, self.sample_bytes, None)
             self.encoded_path = None
 
     def _store(self, path: pathlib.Path, payload_bytes: int) -> str:
@@ -223,7 +224,7 @@ class Memory:
 
     def forecast(self) -> str:
         """What will fit."""
-        return budget.forecast(self._share, self.sample_bytes, self.limit, self.rooms, self._dir)
+        return budget.forecast(self.share, self.sample_bytes, self.limit, self.rooms, self._dir)
 
 
 class _Given(NamedTuple):

@@ -93,7 +93,7 @@ class TFRecords:
 
     Where each record begins must be known before the first batch: the first run on a machine reads all files
     once, into their local copies if there is a `local_dir`, and leaves an index for its other processes and
-    later runs. Compressed files are not supported.
+    later runs, unless with `memory=0` there is no place for it. Compressed files are not supported.
 
     Args:
       pattern: a glob pattern of any file system that TensorFlow knows, or a list of paths; the order is that

@@ -28,8 +28,9 @@ def fill(cache: Any, ids: tf.data.Dataset, todo: int, shows_progress: bool) -> N
     load = cache.load  # the dataset is to hold this, not the cache
 
     def filled(batch):
-        first = tf.nest.flatten(load(batch))[0]
-        return tf.shape(first, tf.int64)[0]
+        # Their shape would be known beforehand where all batches are of one size, and nothing be loaded.
+        with tf.control_dependencies(tf.nest.flatten(load(batch))):
+            return tf.identity(tf.size(batch, tf.int64))
 
     done, number, full, rejected = 0, 0, False, _rejected(cache.memory)
     between_looks = 1 + len(cache) // _SEEN_AT_ONCE

@@ -93,18 +93,22 @@ def test_a_slow_consumer_waits_for_nothing(pattern, shm, tmp_path):
     assert cache.stats()["stall_seconds"] < 1  # of more than two
 
 
+@pytest.mark.parametrize("batch", [8, 10])  # batches of several sizes, and of one alone
 @pytest.mark.parametrize("shuffle", ["local", "global"])
-def test_warm_reads_a_workers_part(shuffle, pattern, shm, capsys):
+def test_warm_reads_a_workers_part(batch, shuffle, pattern, shm, capsys):
     """Then its first epoch finds everything, with "local" every epoch."""
     cache = help_.cache(pattern, shm, nodes=2)
     with pytest.raises(ValueError, match="nodes=2: which part"):
         cache.warm()
     second = tf.distribute.InputContext(2, 1, 2)
-    cache.warm(8, seed=3, shuffle=shuffle, input_context=second)
+    cache.warm(batch, seed=3, shuffle=shuffle, input_context=second)
     read = native.read_stats().original_reads
     assert cache.stats()["stored"] == 75 and capsys.readouterr().out == ""  # the first worker tells
+    again, first = help_.cache(pattern, shm, nodes=2), tf.distribute.InputContext(2, 0, 2)
+    again.dataset(batch, None, 3, shuffle, first)
+    assert capsys.readouterr().out == ""  # all of this node's is there
     epochs = 2 if shuffle == "local" else 1
-    numbers = help_.numbers_of(cache.dataset(8, None, 3, shuffle, second, epochs=epochs))
+    numbers = help_.numbers_of(cache.dataset(batch, None, 3, shuffle, second, epochs=epochs))
     assert len(np.concatenate(numbers)) == 75 * epochs
     assert native.read_stats().original_reads == read
 

@@ -41,7 +41,8 @@ def test_records_are_indexed_once(copied, pattern, shm, tmp_path, monkeypatch):
     assert len(indexed) == 6
 
 
-def test_who_comes_while_records_are_indexed_waits(pattern, shm, monkeypatch):
+@pytest.mark.parametrize("copied", [False, True])
+def test_who_comes_while_records_are_indexed_waits(copied, pattern, shm, tmp_path, monkeypatch):
     indexed, record_index = [], native.record_index
 
     def slowly(*file):
@@ -52,7 +53,8 @@ def test_who_comes_while_records_are_indexed_waits(pattern, shm, monkeypatch):
     monkeypatch.setattr(native, "record_index", slowly)
     sources = [datacache.TFRecords(pattern) for _ in range(4)]
     with futures.ThreadPoolExecutor() as pool:
-        list(pool.map(lambda source: source.open(LocalCopies(None), str(shm)), sources))
+        copies = LocalCopies(tmp_path / "local" if copied else None)
+        list(pool.map(lambda source: source.open(copies, str(shm)), sources))
     assert len(indexed) == 3 and [len(source) for source in sources] == [150] * 4
 
 

@@ -83,11 +83,12 @@ CLIPPED = {
 }
 
 
+@pytest.mark.parametrize("kind, rule", [(LazyAdam, rows_of_adam), (Adagrad, rows_of_adagrad)])
 @pytest.mark.parametrize("option", CLIPPED)
-def test_lazy_adam_clips_rows(scope, option):
+def test_lazy_optimizers_clip_rows(scope, option, kind, rule):
     """Each id once; in the last step row 1 rests."""
     rng = np.random.default_rng(1)
-    table, made, expected = keras.Variable(TABLE), LazyAdam(0.1, **{option: 0.5}), []
+    table, made, expected = keras.Variable(TABLE), kind(0.1, **{option: 0.5}), []
     for ids in ([1, 3, 1], [5, 1], [3, 3, 0]):
         values = rng.normal(size=(len(ids), D)).astype("float32")
         dense = np.zeros((L, D))
@@ -95,7 +96,19 @@ def test_lazy_adam_clips_rows(scope, option):
         expected.append({row: CLIPPED[option](dense)[row] for row in set(ids)})
         gradient = tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([L, D]))
         tf.distribute.get_strategy().run(lambda g=gradient: made.apply([g], [table]))
-    np.testing.assert_allclose(table.numpy(), rows_of_adam(expected), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(table.numpy(), rule(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", CLIPPED)
+def test_a_limit_below_0_is_none(option):
+    """As to Keras, of whole tables and of divided ones."""
+    strategy, gradient = tss.SparseStrategy(), tf.IndexedSlices(tf.ones([1, D]), [1], tf.constant([L, D]))
+    with strategy.scope():
+        layer = tss.layers.ShardedEmbedding(L, D, embeddings_initializer="zeros")
+        layer.build()
+        made = keras.optimizers.SGD(1.0, **{option: -1.0})
+        strategy.run(lambda: made.apply([gradient], layer.trainable_variables))
+    np.testing.assert_array_equal(layer.get_weights()[0][1], -np.ones(D))
 
 
 @pytest.mark.parametrize("option", CLIPPED)

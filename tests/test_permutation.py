@@ -49,6 +49,8 @@ def test_what_no_permutation_has_is_refused(index, size):
 def test_what_is_not_whole_is_refused():
     with pytest.raises(TypeError, match="float32"):
         custom_ops.permuted_index(tf.constant([0.5]), 5, [1])
+    with pytest.raises(TypeError, match="float64"):
+        custom_ops.permuted_index(np.array([0.5]), 5, [1])
 
 
 def test_shapes():

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_sparse_strategy import saving
+from tf_sparse_strategy import agreement, saving
 from tf_sparse_strategy.embedding import copying, files, slices
 from tf_sparse_strategy.embedding import state as tables
 from tf_sparse_strategy.hooking import ours, while_set, wrap
@@ -41,7 +41,7 @@ def install_keras3() -> None:
     from keras.src.models.model import Model
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.saving import saving_api, saving_lib
-    from keras.src.utils import summary_utils
+    from keras.src.utils import io_utils, summary_utils
 
     import tf_sparse_strategy.embedding.layer  # noqa: F401  registers the class, which files name
     import tf_sparse_strategy.embedding.lazy  # noqa: F401  likewise
@@ -54,6 +54,9 @@ def install_keras3() -> None:
     wrap(legacy_h5_format, "_set_weights", _set_own_weights)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of))
     wrap(Model, "get_state_tree", _refuse_state_of_parts)
+    ask = io_utils.ask_to_proceed_with_overwrite
+    for function in ("save_model", "save_weights"):
+        _wrap_everywhere(saving_api, "keras", function, functools.partial(_ask_once, ask))
     _wrap_loads(saving_api, "keras")
 
     wrap(Layer, "get_weights", tables.get_weights)
@@ -73,7 +76,7 @@ def install_tf_keras() -> None:
     from tf_keras.src.saving.legacy import hdf5_format
     from tf_keras.src.saving.legacy import save as legacy_save
     from tf_keras.src.saving.legacy.saved_model import save as saved_model_save
-    from tf_keras.src.utils import layer_utils
+    from tf_keras.src.utils import io_utils, layer_utils
 
     wrap(saving_lib, "save_model", _save_by_chief)
     wrap(saving_lib, "save_weights_only", _save_by_chief)
@@ -81,8 +84,9 @@ def install_tf_keras() -> None:
     wrap(legacy_save, "save_weights", _save_legacy_weights_by_chief)
     wrap(saved_model_save, "save", _save_whole_model_by_chief)
     wrap(Model, "export", functools.partial(_export_by_chief, copying.copy_of_tf_keras))
+    ask = io_utils.ask_to_proceed_with_overwrite
     for function in ("save_model", "save_weights"):
-        _wrap_everywhere(saving_api, "tf_keras", function, _leave_remote_to_the_chief)
+        _wrap_everywhere(saving_api, "tf_keras", function, functools.partial(_save_legacy, ask))
     _wrap_loads(saving_api, "tf_keras")
 
     wrap(backend, "batch_get_value", tables.batch_get_value)
@@ -125,6 +129,21 @@ def is_follower(model: Any) -> bool:
 
 
 # ---- models --------------------------------------------------------------------------------------
+
+
+def _ask_once(ask, original, model, filepath, *args, **kwargs):
+    """`overwrite=False`: the chief alone is asked, as others may find the file that it has just written."""
+    overwrite, extended = kwargs.get("overwrite", args[0] if args else True), shared_by(model)
+    if overwrite or extended is None or _pickling.is_on:
+        return original(model, filepath, *args, **kwargs)
+    decided = not saving.is_chief(extended)
+    if tables.of_training(model) is not None:  # of which the others send theirs, or not
+        goes = not decided and (not os.path.exists(filepath) or ask(filepath))
+        if not agreement.gather(goes, extended.collectives)[0]:
+            return None
+        decided = True
+    args, kwargs = ((decided, *args[1:]), kwargs) if args else (args, kwargs | {"overwrite": decided})
+    return original(model, filepath, *args, **kwargs)
 
 
 def _save_by_chief(original, model, filepath, *args, **kwargs):
@@ -243,6 +262,10 @@ def leave_to_the_chief(model: Any, path: str | os.PathLike) -> None:
     directory, name = os.path.split(path)
     _left_to_the_chief.add(os.path.realpath(os.path.join(_instead_of.get(directory, directory), name)))
     tables.send_tables(model)
+
+
+def _save_legacy(ask, original, *args, **kwargs):
+    return _ask_once(ask, functools.partial(_leave_remote_to_the_chief, original), *args, **kwargs)
 
 
 def _leave_remote_to_the_chief(original, model, filepath, *args, **kwargs):

@@ -40,7 +40,8 @@ def permuted_index(index: tf.Tensor, size: tf.Tensor | int, key: Sequence[tf.Ten
 
 
 def _whole(x):
-    x = tf.convert_to_tensor(x, None if tf.is_tensor(x) else tf.int64)
+    # NumPy's fractions would be cut off, were they told to become whole.
+    x = tf.convert_to_tensor(x, tf.int64 if isinstance(x, int | list | tuple) else None)
     if not x.dtype.is_integer:
         raise TypeError(f"permuted_index: {x.dtype.name} where whole numbers are wanted.")
     return tf.cast(x, tf.int64)

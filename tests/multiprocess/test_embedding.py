@@ -251,6 +251,28 @@ def test_gradients_of_a_frozen_table_stay_at_home(topology, strategy, kind, trai
     assert strategy.extended.collectives.traffic()[0] - before == (2 + trainable) * exchanges
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+def test_nor_do_they_travel_with_those_of_others(topology, strategy, trainable):
+    with strategy.scope():
+        layers = [tss.layers.ShardedEmbedding(50, 2 * topology.num_workers) for _ in range(2)]
+        for layer in layers:
+            layer.build()
+    layers[0].trainable = trainable
+    comm, ids = strategy.extended.collectives, tf.constant([1, 2, 3])
+
+    def sent():
+        before = comm.traffic()[1].total
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(x) for x in tss.layers.lookup_together(layers, [ids, ids])])
+        forward = comm.traffic()[1].total
+        tape.gradient(loss, layers[1].trainable_variables[0].value.values[0])
+        return forward - before, comm.traffic()[1].total - forward
+
+    of_rows, of_gradients = strategy.run(sent)
+    of_ids = of_rows - of_gradients if trainable else of_rows - 2 * of_gradients
+    assert of_ids == (topology.num_workers - 1) * 4 * 2 * (3 + 1) or topology.is_nested
+
+
 @pytest.mark.parametrize("wrong", [9, -8, 1 << 40])
 def test_an_id_out_of_range_is_an_error_on_all(topology, strategy, wrong):
     last = topology.num_workers - 1

@@ -43,6 +43,20 @@ def loaded_alone(topology, comm, load):
     return state
 
 
+def test_all_replace_a_file_or_none(comm, topology, strategy, shared_tmp, monkeypatch):
+    """The first worker is asked alone; the others send their columns only if it saves."""
+    model, path = sharded(strategy), shared_tmp / "model.weights.h5"
+    for answer, replaced in (("n", False), ("y", True)):
+        said = answer if topology.rank == 0 else None  # which would be an error
+        monkeypatch.setattr("builtins.input", lambda *_, said=said: said)
+        if topology.rank == 0:
+            path.write_bytes(b"mine")
+        comm.barrier()
+        model.save_weights(str(path), overwrite=False)
+        comm.barrier()
+        assert (path.read_bytes() != b"mine") == replaced
+
+
 @pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, tss.optimizers.LazyAdam])
 def test_weights_files(comm, topology, strategy, shared_tmp, optimizer):
     def make():

@@ -109,16 +109,15 @@ def test_chief_writes_alone(keras, trained, comm, topology, own_disk, callers):
 
 
 def test_a_file_is_replaced_only_if_that_is_wanted(keras, trained, comm, topology, own_disk, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *question: "n")
+    """Which the first worker alone is asked: others see a file, too, on a disk that all share."""
+    monkeypatch.setattr("builtins.input", lambda *question: "n" if topology.rank == 0 else pytest.fail())
     paths = {"model.keras": trained.save, "model.h5": trained.save}
     paths |= {path: trained.save_weights for path in weight_paths(keras) if path.endswith(".h5")}
     for path, save in paths.items():
-        if topology.rank == 0:
-            (own_disk / path).write_bytes(b"mine")
+        (own_disk / path).write_bytes(b"mine")
         save(path, overwrite=False)
     assert_pairs(comm, topology)
-    if topology.rank == 0:
-        assert all((own_disk / path).read_bytes() == b"mine" for path in paths)
+    assert all((own_disk / path).read_bytes() == b"mine" for path in paths)
 
 
 def test_all_write_without_the_hooks(keras, trained, own_disk, monkeypatch):

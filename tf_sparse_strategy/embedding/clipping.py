@@ -19,6 +19,11 @@ class _Applying(threading.local):
 _applying = _Applying()
 
 
+def is_set(limit: float | None) -> bool:
+    """Whether a limit, as `clipnorm`, clips at all: to Keras 0 and less, as None, mean that none is set."""
+    return limit is not None and limit > 0
+
+
 def clip(
     optimizer: Any, gradients: Sequence, variables: Sequence, clip_whole: Callable[[list], list]
 ) -> list:
@@ -34,7 +39,7 @@ def clip(
     table = next(h for h in held if h is not None)
     of_slices = [g for g, h in zip(gradients, held, strict=True) if h is not None]
     whole = [g for g, h in zip(gradients, held, strict=True) if h is None]
-    if optimizer.global_clipnorm and not optimizer.clipnorm:
+    if is_set(optimizer.global_clipnorm) and not is_set(optimizer.clipnorm):
         gradients, squares = with_squares(gradients, variables)
         return scaled(gradients, global_factor(tf.sqrt(squares), optimizer.global_clipnorm))
     of_slices, _ = clip_parts(optimizer, of_slices, table.slices.collectives)
@@ -53,15 +58,15 @@ def clip_parts(
       collectives: of this worker; norms cost one all-reduce of a float64 per gradient.
       others: sum of the squares of the gradients that are not divided, for a norm of all of them.
     """
-    if limit := optimizer.clipnorm:
+    if is_set(limit := optimizer.clipnorm):
         factors = limit / tf.maximum(tf.sqrt(_squares(parts, collectives)), limit)
         factors = tf.unstack(factors, num=len(parts))
         return [_scaled(g, f) for g, f in zip(parts, factors, strict=True)], None
-    if limit := optimizer.global_clipnorm:
+    if is_set(limit := optimizer.global_clipnorm):
         norm = tf.sqrt(tf.reduce_sum(_squares(parts, collectives)) + others)
         factor = global_factor(norm, limit)
         return scaled(parts, factor), factor
-    if limit := optimizer.clipvalue:
+    if is_set(limit := optimizer.clipvalue):
         return [_mapped(g, lambda x: tf.clip_by_value(x, -limit, limit)) for g in parts], None
     return list(parts), None
 
@@ -78,7 +83,7 @@ def with_squares(
     Args:
       gradients: summed over the workers; of slices, each id once.
       variables: of the gradients; the squares of slices are summed over the workers.
-      clips_rows: whether the optimizer is `LazyAdam`, which would move all rows by a dense gradient.
+      clips_rows: whether the optimizer does, as `LazyAdam`, which would move all rows by a dense gradient.
     """
     held = [slices.of(variable) for variable in variables]
     table = next((h for h in held if h is not None), None)

@@ -26,12 +26,14 @@ def combine(
     """
     dtype = rows.dtype
     exact = tf.cast(rows, tf.float64 if dtype == tf.float64 else tf.float32)
-    weights = tf.ones_like(segments, exact.dtype) if weights is None else tf.cast(weights, exact.dtype)
-    total = tf.math.unsorted_segment_sum(exact * weights[:, tf.newaxis], segments, count)
-    if combiner == "mean":
-        divisor = tf.math.unsorted_segment_sum(weights, segments, count)
-        total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
-    if combiner == "sqrtn":
-        divisor = tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), segments, count))
+    if weights is not None:
+        weights = tf.cast(weights, exact.dtype)
+        exact *= weights[:, tf.newaxis]
+    total = tf.math.unsorted_segment_sum(exact, segments, count)
+    if combiner != "sum":
+        weights = tf.ones_like(segments, exact.dtype) if weights is None else weights
+        is_root = combiner == "sqrtn"
+        divisor = tf.math.unsorted_segment_sum(tf.square(weights) if is_root else weights, segments, count)
+        divisor = tf.sqrt(divisor) if is_root else divisor
         total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
     return tf.cast(total, dtype)

@@ -1,5 +1,6 @@
 """From a model with Embedding layers to the same model with sharded tables where that pays."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -7,6 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from tf_sparse_strategy import agreement
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable, slices
@@ -37,7 +39,7 @@ def shard_embeddings(
       placement: "auto" (default), by `min_rows`, by columns (no fewer than workers) and, where `ids_per_step`
         is given, by cost, or "columns", for all tables that can be divided.
       ids_per_step: distinct ids of one worker in a step; None, the default, compares no costs.
-      links: the measured links, for the costs; by default only bytes count.
+      links: the measured links, for the costs; by default only bytes count. Of both the first worker's hold.
 
     Returns:
       A new model; compiled as `model` is, if it is, with the same losses and metrics, and an optimizer that
@@ -75,6 +77,9 @@ def shard_embeddings(
         raise _of_its_own_class(model)
     _require_made_in_scope(model, extended)
     topology = extended.collectives.topology
+    mine = None if ids_per_step is None else int(ids_per_step), dataclasses.astuple(links)
+    ids_per_step, measured = agreement.gather(mine, extended.collectives)[0]  # others may count otherwise
+    links = LinkModel(*measured)
     of_optimizer = _refused_optimizer(model)
     elsewhere = _used_elsewhere(model)
 

@@ -122,14 +122,16 @@ class Exchange:
                 rows = self.delayed.of(request.table)
                 rows.wire_dtype = request.wire_dtype or rows.wire_dtype
                 rows.bring_if_among(self.ids[t])
-            rows = tf.gather(slices.local(request.table), ids)
-            # Keras freezes its own variable alone, and a gradient would travel for nothing.
-            gathered.append(rows if request.trained else tf.stop_gradient(rows))
+            gathered.append(tf.gather(slices.local(request.table), ids))
         exchanged = self._exchanged()(*gathered)
         exchanged = list(exchanged) if isinstance(exchanged, (list, tuple)) else [exchanged]
         if self.delayed is not None:
             self.delayed.note_arrival(exchanged)
-        return [self._noted(t, rows) for t, rows in enumerate(exchanged)]
+        return [
+            # Keras freezes its own variable alone, and a gradient would travel for nothing.
+            self._noted(t, rows) if self.requests[t].trained else tf.stop_gradient(rows)
+            for t, rows in enumerate(exchanged)
+        ]
 
     def _asking(self, t):
         """For each of `ids[t]` the place among `party.names` of who asks: in this party, which worker."""

@@ -137,7 +137,8 @@ class LazyAdam(keras.optimizers.Adam):
         m <- m + (1 - beta_1) (g - m),   v <- v + (1 - beta_2) (g^2 - v)
         w <- w - rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
 
-    Clipping, too, is of the rows alone, each id once, which have the table's norm.
+    Clipping, too, is of the rows alone, each id once, which have the table's norm. With `use_ema` Keras works
+    on the averages of all rows, and all become these where it overwrites weights.
 
     Args: those of `keras.optimizers.Adam`, but for those that would move every row: `amsgrad`,
       `weight_decay` and `gradient_accumulation_steps`, whose sums are dense.
@@ -181,9 +182,8 @@ class Adagrad(keras.optimizers.Adagrad):
 
         a <- a + g^2,   w <- w - rate g / sqrt(a + epsilon)
 
-    With clipnorm or global_clipnorm the gradient of a whole table becomes dense, and weight_decay moves all
-    rows: then all are worked on. The same row twice in one gradient counts as one row with the sum; in
-    Keras's Adagrad as two.
+    `weight_decay` moves all rows, and `use_ema` averages all: then all are worked on. The same row twice in
+    one gradient counts as one row with the sum, also where it is clipped; in Keras's Adagrad as two.
 
     Args: those of `keras.optimizers.Adagrad`.
 
@@ -197,6 +197,11 @@ class Adagrad(keras.optimizers.Adagrad):
 
     Source: Duchi, Hazan & Singer, JMLR 2011.
     """
+
+    clips_rows = True  # as LazyAdam
+
+    def _clip_gradients(self, grads):
+        return clipped_rows(self, super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates the rows of `gradient`; called by Keras per variable."""

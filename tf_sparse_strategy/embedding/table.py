@@ -285,13 +285,10 @@ def lookup_together(layers, inputs):
 
 @contextlib.contextmanager
 def looked_up_ahead(lookups: Sequence[tuple[ShardedTable, Any]]) -> Iterator[None]:
-    """While this lasts, `lookups`, (layer, ids), are known, by one exchange for all layers of one kind.
-
-    Frozen tables make exchanges of their own: zeros for them would travel with the gradients of the others.
-    """
+    """While this lasts, `lookups`, (layer, ids), are known, by one exchange for all layers of one kind."""
     kinds = {}
     for layer, ids in lookups:
-        kinds.setdefault((layer._dtypes(), layer.is_trained), []).append((layer, ids))
+        kinds.setdefault(layer._dtypes(), []).append((layer, ids))
     outputs = dict(_ahead.outputs)
     for layers, inputs in (zip(*together, strict=True) for together in kinds.values() if len(together) > 1):
         keys = [(id(layer), id(ids)) for layer, ids in zip(layers, inputs, strict=True)]

@@ -299,7 +299,7 @@ class ChunkedUpdates:
                 )
         if not mine:
             return others, False
-        together = bool(others and optimizer.global_clipnorm)
+        together = bool(others) and clipping.is_set(optimizer.global_clipnorm)
         squares = 0.0
         if together:
             beside = [variable for _, variable in others]
