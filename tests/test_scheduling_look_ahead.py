@@ -41,6 +41,15 @@ def test_structures():
     assert pairs[1].following["tags"].shape == (0, 3)
 
 
+def test_an_input_that_a_generator_leaves_out():
+    """As Keras has it, for an Input that is optional."""
+    nothing, spec = tf.experimental.Optional.empty(None), (tf.TensorSpec([2]), tf.OptionalSpec(None))
+    dataset = tf.data.Dataset.from_tensor_slices(np.ones([2, 2], "float32")).map(lambda x: (x, nothing))
+    assert dataset.element_spec == spec
+    first, second = look_ahead(dataset)
+    assert not second.data[1].has_value() and first.following.shape == second.data[0].shape
+
+
 def test_tagged_batches():
     dataset = tf.data.Dataset.range(5).batch(4)
     for worker, (ids, last) in enumerate((([0, 1], [4]), ([2, 3], []))):  # the second has no row of it

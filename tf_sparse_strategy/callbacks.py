@@ -69,7 +69,7 @@ class CommunicationMonitor(*_callback_classes()):
         sends most, for TensorBoard: `epoch_<name>` by epoch and `batch_<name>` by step. None (default):
         nowhere.
       update_freq: "epoch" (default), or an int n to write `batch_<name>` every n steps too.
-      trace: path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
+      trace: local path of a Chrome trace (https://ui.perfetto.dev), written by rank 0, that shows when
         each rank communicated and computed. With "{rank}" in it, each rank writes its own, which are sent
         nowhere; `tss trace` joins them. A `tf.function` of yours must not have been called before. None
         (default): no trace.
@@ -110,6 +110,8 @@ class CommunicationMonitor(*_callback_classes()):
         ):
             if value != other and not (isinstance(value, int) and value > 0):
                 raise ValueError(f"{name}={value!r} must be {other!r} or a positive int.")
+        if "://" in str(trace):
+            raise ValueError(f"trace={trace!r} must be a path on this machine's disks, e.g. 'trace.json'.")
         first, end = trace_steps
         if not 0 <= first < end:
             raise ValueError(
@@ -120,8 +122,7 @@ class CommunicationMonitor(*_callback_classes()):
         self._trace_path = trace
         self._trace_steps = range(first, end)
         self._scheme_freq = scheme_freq
-        # Keras 3: without work per batch, ours need not hold up the next batch.
-        self.async_safe = update_freq == "epoch" and trace is None
+        self._works_per_batch = update_freq != "epoch" or trace is not None
         self._strategy = self._writer = self._recorder = self._schemes = None
         self._in_use: tuple[dict[str, int] | None, float] | None = None  # schemes, changes until now
         self._told_of = None  # a weak reference to the strategy that this is of
@@ -177,7 +178,7 @@ class CommunicationMonitor(*_callback_classes()):
             self._recorder.begin(self._step, keras_callers.steps_per_call(self.model))
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.async_safe:
+        if not self._works_per_batch:
             return
         ran = int(batch) + 1 - self._epoch_step  # more than 1 with steps_per_execution
         self._epoch_step += ran

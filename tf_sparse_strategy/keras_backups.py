@@ -11,6 +11,7 @@ residuals become a part; it leaves a model that can be fitted again without one.
 import contextlib
 import json
 import os
+import re
 
 import tensorflow as tf
 from absl import logging
@@ -53,7 +54,7 @@ def _back_up(original, callback):
         original(callback)
     if extended is not None:
         before = getattr(callback, "_residual_before", written) if callback.double_checkpoint else written
-        for path in tf.io.gfile.glob(_residual_path(callback, "*")):
+        for path in _residuals(callback):
             if path not in (written, before):
                 tf.io.gfile.remove(path)
         callback._residual_before = written
@@ -90,7 +91,7 @@ def _begin_from_backup(original, callback, logs=None):
     # Each file by itself: disks that are not shared may have been given some of them.
     saving.require_same(extended, callback._training_metadata_path)
     saving.load_together(extended, callback._weights_path, lambda _: _restore(original, callback, logs))
-    path, others = _residual_path(callback), tf.io.gfile.glob(_residual_path(callback, "*"))
+    path, others = _residual_path(callback), _residuals(callback)
     all_built = all(optimizer.built for optimizer in optimizers_of(callback.model))
     if path not in others and not all_built:  # Keras does not restore the steps of one that is built later
         told = _read(callback._training_metadata_path).get("residual", "")
@@ -126,12 +127,18 @@ def _restore(original, callback, logs):
         original(callback, logs)
 
 
-def _residual_path(callback, step: str | None = None) -> str:
-    """Of the file beside the weights of this step of the optimizers, now unless given."""
-    if step is None:  # of all optimizers: a `train_step` of one's own may leave the compiled one alone
-        counts = [int(optimizer.iterations.numpy()) for optimizer in optimizers_of(callback.model)]
-        step = str(sum(counts))
-    return os.path.join(callback.backup_dir, f"residual-{step}.npz")
+def _residual_path(callback) -> str:
+    """Of the file beside the weights of this step of the optimizers."""
+    # Of all: a `train_step` of one's own may leave the compiled one alone.
+    counts = [int(optimizer.iterations.numpy()) for optimizer in optimizers_of(callback.model)]
+    return os.path.join(callback.backup_dir, f"residual-{sum(counts)}.npz")
+
+
+def _residuals(callback) -> list[str]:
+    """Such files of all steps; by name, as brackets in a directory's would be a pattern."""
+    directory = callback.backup_dir
+    names = tf.io.gfile.listdir(directory) if tf.io.gfile.exists(directory) else []
+    return [os.path.join(directory, name) for name in names if re.fullmatch(r"residual-\d+\.npz", name)]
 
 
 def _step_of(residual_path: str) -> int:

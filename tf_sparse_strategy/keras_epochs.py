@@ -22,6 +22,7 @@ import warnings
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_sparse_strategy import agreement
 from tf_sparse_strategy.hooking import (
@@ -96,6 +97,7 @@ def _make_iterator(original, iterator, distribute_strategy=None, *args, **kwargs
         original(iterator, distribute_strategy, *args, **kwargs)
     _end_with_the_data(iterator)
     if extended is not None:
+        _warn_of_rest(iterator, extended)
         iterator.data_adapter.divided_by = extended
         _require_as_many_steps(iterator.steps_per_epoch or iterator._num_batches, extended)
 
@@ -111,6 +113,17 @@ def _end_with_the_data(iterator):
         # With `steps_per_epoch` Keras begins anew when it has seen as many batches as it counts.
         counted = None if iterator.steps_per_epoch is None or dataset.undivided < 0 else dataset.undivided
         iterator._num_batches = counted
+
+
+def _warn_of_rest(iterator, extended):
+    dataset, steps = getattr(iterator, "_distributed_dataset", None), iterator.steps_per_epoch
+    by_files = getattr(dataset, "ends_with_the_data", False)
+    if by_files and steps == dataset.undivided and extended.collectives.topology.rank == 0:
+        logging.warning(
+            "steps_per_epoch=%d is as many batches as the data has: where files that the workers share out "
+            "differ in length, who has most rows leaves some out. Without steps_per_epoch all are read.",
+            steps,
+        )
 
 
 def _require_as_many_steps(steps, extended):

@@ -73,14 +73,14 @@ class Recorder:
         if "{rank}" in path:
             run = agreement.gather(secrets.token_hex(8), self._collectives)[0]
             own = trace.chrome_trace({topology.rank: self._spans}, topology.nodes, run)
-            trace.write(path.replace("{rank}", str(topology.rank)), own)
+            _write(path.replace("{rank}", str(topology.rank)), own)
         else:
-            rows = agreement.gather([dataclasses.astuple(span) for span in self._spans], self._collectives)
+            rows = agreement.to_first([dataclasses.astuple(span) for span in self._spans], self._collectives)
             if topology.rank == 0:
                 spans = {rank: [trace.Span(*fields) for fields in row] for rank, row in enumerate(rows)}
                 apart = clocks.offsets(spans, topology.nodes)
                 ranks = clocks.aligned(spans, topology.nodes, apart)
-                trace.write(path, trace.chrome_trace(ranks, topology.nodes))
+                _write(path, trace.chrome_trace(ranks, topology.nodes))
         if self._untimed and topology.rank == 0:
             logging.warning(
                 "%s lacks collectives (%d, such as %s) of a tf.function that was traced before "
@@ -92,3 +92,11 @@ class Recorder:
         times = None if self._untimed else stall.times(self._spans)
         found = agreement.gather(times and dataclasses.asdict(times), self._collectives)
         return stall.rates([None if row is None else stall.Times(**row) for row in found])
+
+
+def _write(path: str, content: dict) -> None:
+    """If that is possible: training goes on."""
+    try:
+        trace.write(path, content)
+    except OSError as error:
+        logging.warning("The trace cannot be written: %s", error)

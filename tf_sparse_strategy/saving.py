@@ -125,6 +125,8 @@ def _from_rank_0(extended, path: str | None) -> str | None:
 
 def require_same(extended: Any, path: str | None) -> None:
     """Raises FileNotFoundError if workers find different files at `path`; none anywhere is the same."""
+    if extended.collectives.topology.num_workers == 1:
+        return
     with agreement.together(extended.collectives):  # a file that cannot be read fails on all
         own = _fingerprint(path)
     found = agreement.gather(own, extended.collectives)

@@ -204,4 +204,4 @@ def test_a_function_made_anew_by_others_begins_a_trial_anew(comm, partners):
     tuner._calls, tuner._times, tuner._wait = 7, [1.0] * 5, 1
     tuner.begin_call(model, is_first=False)
     assert (tuner._calls, tuner._times) == (0, [])
-    assert tuner._functions == {tuner._update.fusion: model.train_function}
+    assert model._functions_by_fusion == {tuner._update.fusion: model.train_function}

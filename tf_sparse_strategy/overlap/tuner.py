@@ -1,5 +1,6 @@
 """Tries sizes of buckets while `fit` trains: when to measure, when to turn to which, and that all do so."""
 
+import functools
 import statistics
 import time
 from collections.abc import Mapping
@@ -37,7 +38,6 @@ class Tuner:
         found = agreement.gather(kept.read(facts) if self._leads else None, collectives)[0]
         self.trials = Trials(limit, found and found["trials"])
         self.is_done = bool(found) and found["done"]
-        self._functions: dict[int, Any] = {}  # train functions, by the size they were traced for
         self._next, self._wait = update.fusion, 0  # the size of the next trial, calls until then
         self._restart()
         if found:
@@ -64,8 +64,8 @@ class Tuner:
           model: of Keras 3.
           is_first: whether it is an epoch's first call, which gathers no weights and may wait for its data.
         """
-        if self._functions.get(self._update.fusion) is not model.train_function:  # made anew by others
-            self._functions = {self._update.fusion: model.train_function}
+        if _functions_of(model).get(self._update.fusion) is not model.train_function:  # made anew by others
+            self._keep_only_this(model)
             self._drop_trial()
         if self._wait == 0:
             self._turn_to(self._next, model)
@@ -98,7 +98,7 @@ class Tuner:
             self._turn_to(self.trials.best, model)
             if self._leads:
                 kept.write(self._facts, self.trials, done=False)
-        self._functions = {}  # which hold the model; what trains next brings its own
+        _functions_of(model).clear()  # what trains next brings its own
 
     def _conclude(self, model):
         mine = tf.constant([statistics.median(self._times), self._spent], tf.float64)
@@ -107,24 +107,28 @@ class Tuner:
         self._decide()
         self._restart()
         self._turn_to(self.trials.best, model)
-        self._functions = {self._update.fusion: model.train_function}
+        self._keep_only_this(model)
         if self._leads:
             kept.write(self._facts, self.trials, done=self._next == 0)
         if self._next == 0:
-            self._finish()
+            self._finish(model)
 
     def _decide(self):
         """Rank 0 says which size is tried next, 0 for none, and after how many calls. Collective."""
         size, wait = 0, 0
         if self._leads:
-            size = search.suggest(search.candidates(self._update.plan_of), self.trials.seconds) or 0
+            size = search.suggest(self._sizes, self.trials.seconds) or 0
             wait = self.trials.calls_until_next()
         decided = self._collectives.broadcast(tf.constant([size, wait], tf.int64), purpose="tuning")
         self._next, self._wait = decided.numpy().tolist()
 
-    def _finish(self):
+    @functools.cached_property
+    def _sizes(self):
+        return search.candidates(self._update.plan_of)
+
+    def _finish(self, model):
         self.is_done = True
-        self._functions = {}
+        _functions_of(model).clear()
         if self._leads:
             seconds = self.trials.seconds
             logging.info(
@@ -136,8 +140,19 @@ class Tuner:
         if size == self._update.fusion:
             return
         self._update.rebucket(size)
-        if size in self._functions:
-            model.train_function = self._functions[size]
+        functions = _functions_of(model)
+        if size in functions:
+            model.train_function = functions[size]
         else:
             keras_callers.trace_anew(model)
-            self._functions[size] = model.train_function
+            functions[size] = model.train_function
+
+    def _keep_only_this(self, model):
+        functions = _functions_of(model)
+        functions.clear()
+        functions[self._update.fusion] = model.train_function
+
+
+def _functions_of(model: Any) -> dict[int, Any]:
+    """Train functions by the size they were traced for: with the model that they hold, so that all can go."""
+    return vars(model).setdefault("_functions_by_fusion", {})

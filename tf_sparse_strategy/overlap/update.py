@@ -52,10 +52,10 @@ class ChunkedUpdate:
         self._shards = shards
         self._pairs = [(slices.tensorflows(v), slices.tensorflows(shards[key(v)])) for v in variables]
         self._positions = {key(v): i for i, v in enumerate(variables)}
+        self._specs = _specs(self._pairs)
         self.rebucket(fusion)
         self.tuner: Any = None  # the Tuner of its buckets, if any
         self._slots = None
-        self._inner_variables = list(inner.variables)
         self._state = plain_variable(_WHOLE, "CPU:0", dtype=tf.int32)
         for whole, _ in self._pairs:
             whole.owner = self
@@ -74,7 +74,7 @@ class ChunkedUpdate:
 
     def plan_of(self, fusion: int) -> tuple[tuple[int, ...], ...]:
         """Positions of the variables in each bucket of at most `fusion` bytes, the last layers' first."""
-        return plan(_specs(self._pairs), fusion)
+        return plan(self._specs, fusion)
 
     def rebucket(self, fusion: int) -> None:
         """Functions traced from now on use buckets of `fusion` bytes; all workers call.
@@ -136,7 +136,7 @@ class ChunkedUpdate:
         self._decay(variables, shards)
         # Not that of its own class, if it has one: the optimizer's has been called, and has counted.
         _backend_of(self.inner)._backend_update_step(self.inner, owned, shards, learning_rate)
-        self._finish([cut, *sums])
+        self._finish([cut, *sums], variables)
         return factor
 
     def divides(self, variable: Any) -> bool:
@@ -146,7 +146,8 @@ class ChunkedUpdate:
     def part_beside(self, variable: Any) -> tuple[Any, Any] | None:
         """(chunk, its partition) that a slot beside `variable` is made from; None: it is made whole."""
 
-    def _finish(self, summed):
+    def _finish(self, summed, variables):
+        del variables  # of a step all that are ahead are gathered, by the next
         with tf.control_dependencies(summed):  # a step that fails before has no chunks that are ahead
             self._state.assign(_AHEAD)
             self._step.note_update(self)
@@ -253,21 +254,13 @@ class ChunkedUpdate:
         """Pairs each slot of the optimizer with the inner one's; once, when all have been made."""
         if self._slots is not None:
             return
-        averages = {id(v) for v in getattr(self.optimizer, "_model_variables_moving_average", ())}
-        mine = [
-            v for v in self.optimizer.variables
-            if not is_setting(self.optimizer, v) and id(v) not in averages
-        ]  # fmt: skip
-        inner = [v for v in self._inner_variables if not is_setting(self.inner, v)]
+        mine, inner = _slots_of(self.optimizer), _slots_of(self.inner)
         if len(mine) != len(inner):
             raise ValueError(
                 f"overlap: {type(self.optimizer).__name__} has {len(mine)} slots, but one made by from_config"
                 f"(get_config()) has {len(inner)}. Let its get_config return all that its constructor takes."
             )
-        own_to_worker = {id(v) for v in getattr(self.optimizer, "_accumulated_gradients", ())}
-        pairs = [
-            (whole, part) for whole, part in zip(mine, inner, strict=True) if id(whole) not in own_to_worker
-        ]
+        pairs = list(zip(mine, inner, strict=True))
         for whole, part in pairs:
             if len(part.shape) == 0:
                 part._value = whole._value  # the optimizer counts
@@ -325,6 +318,13 @@ def key(variable: Any) -> int:
 def is_setting(optimizer: Any, variable: Any) -> bool:
     """Whether `variable` counts the optimizer's steps or is its rate, and so is no slot."""
     return variable is optimizer._iterations or variable is optimizer._learning_rate
+
+
+def _slots_of(optimizer):
+    """Its slots, but for averages of weights, and for gradients that each worker accumulates for itself."""
+    names = ("_model_variables_moving_average", "_accumulated_gradients")
+    apart = {id(v) for name in names for v in getattr(optimizer, name, ())}
+    return [v for v in optimizer.variables if not is_setting(optimizer, v) and id(v) not in apart]
 
 
 def counts_by_itself(optimizer: Any) -> bool:

@@ -41,10 +41,12 @@ class UpdateAtOnce(ChunkedUpdate):
     def check_write(self, name: str) -> None:
         """Nothing, likewise."""
 
-    def _finish(self, summed):
+    def _finish(self, summed, variables):
         del summed  # a bucket need not wait for the others
+        updated = {self._positions[key(v)] for v in variables}
         for number, positions in enumerate(self._buckets):
-            self._gathering([self._pairs[p] for p in positions], number)()
+            if present := [p for p in positions if p in updated]:
+                self._gathering([self._pairs[p] for p in present], number)()
 
     def _take_slots(self, pairs: Iterable) -> list:
         for slot, inner in pairs:

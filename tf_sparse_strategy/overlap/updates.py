@@ -322,9 +322,10 @@ class ChunkedUpdates:
 
 
 def _config(optimizer):
-    """What makes an optimizer like this one, but for the rate, which it is told, and averages."""
+    """What makes an optimizer like this one, but for the rate, which it is told, and what is not divided."""
     config = configuration(optimizer) | {"learning_rate": 0.0}
-    return config | ({"use_ema": False} if "use_ema" in config else {})
+    off = {"use_ema": False, "gradient_accumulation_steps": None}
+    return config | {name: value for name, value in off.items() if name in config}
 
 
 def _is_chunk(variable: Any) -> bool:

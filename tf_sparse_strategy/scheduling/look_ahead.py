@@ -59,6 +59,9 @@ def _counted_inputs(element):
 
 
 def _zeros(spec):
+    if spec.dtype == tf.variant:  # an input that is left out
+        nothing = tf.experimental.Optional.empty(None)
+        return tf.nest.flatten(nothing, expand_composites=True)[0]
     shape = [] if spec.shape.rank is None else [n or 0 for n in spec.shape.as_list()]
     return tf.zeros(shape, spec.dtype)
 

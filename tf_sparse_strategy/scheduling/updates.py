@@ -105,11 +105,12 @@ class DelayedUpdates:
             yield
 
     def _announced(self, model, following):
-        optimizer, tables, ids_of = self._plans.get(model, (None, [], None))
-        if optimizer is None or optimizer() is not model.optimizer:
+        trained = [id(variable) for variable in model.trainable_variables]
+        optimizer, known, tables, ids_of = self._plans.get(model, (None, [], [], None))
+        if optimizer is None or optimizer() is not model.optimizer or known != trained:
             tables, ids_of, left_out = eligible.tables_of(model)
             if model.optimizer.built:
-                self._plans[model] = weakref.ref(model.optimizer), tables, ids_of
+                self._plans[model] = weakref.ref(model.optimizer), trained, tables, ids_of
             for name, reason in left_out.items():
                 self.tell(reason, name)
         if not tables:
