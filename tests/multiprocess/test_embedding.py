@@ -15,6 +15,7 @@ from tests.multiprocess import oracle
 from tests.multiprocess.embedding_models import OPTIMIZERS, experiment, one_table, start
 from tests.thorough import P, thorough_if
 from tf_sparse_strategy import gradient_kinds, legacy_keras
+from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.topology import Group
 
@@ -271,6 +272,18 @@ def test_nor_do_they_travel_with_those_of_others(topology, strategy, trainable):
     of_rows, of_gradients = strategy.run(sent)
     of_ids = of_rows - of_gradients if trainable else of_rows - 2 * of_gradients
     assert of_ids == (topology.num_workers - 1) * 4 * 2 * (3 + 1) or topology.is_nested
+
+
+def test_all_convert_alike(topology, strategy):
+    """Also where workers count ids of batches of their own, of which some would make it pay and some not."""
+    links = LinkModel(0.0, 1e-9, 0.0, 1e-9, phase=1.0)
+    with strategy.scope():
+        inputs = keras.Input([3], dtype="int32")
+        plain = keras.Model(inputs, keras.layers.Embedding(50, 2 * topology.num_workers)(inputs))
+        ids = 1 << (40 * (topology.rank % 2))
+        converted = tss.shard_embeddings(plain, min_rows=1, ids_per_step=ids, links=links)
+    is_divided = type(converted.layers[1]) is tss.layers.ShardedEmbedding
+    assert is_divided == (topology.num_workers == 1)
 
 
 @pytest.mark.parametrize("wrong", [9, -8, 1 << 40])

@@ -23,7 +23,6 @@ from tests.multiprocess.embedding_models import (
 )
 from tests.thorough import thorough_if
 from tf_sparse_strategy import gradients
-from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import clipping, exchange, slices
 from tf_sparse_strategy.gradient_kinds import sum_of_squares
 
@@ -160,18 +159,6 @@ def test_converted_models_train_as_before(topology, partners, strategy, caplog):
         model.fit(dataset(), epochs=2, verbose=0)
     for ours, theirs in zip(converted.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_all_convert_alike(topology, strategy):
-    """Also where workers count ids of batches of their own, of which some would make it pay and some not."""
-    links = LinkModel(0.0, 1e-9, 0.0, 1e-9, phase=1.0)
-    with strategy.scope():
-        plain = two_tables(keras.layers.Embedding)
-        ids = 1 << (40 * (topology.rank % 2))
-        converted = tss.shard_embeddings(plain, min_rows=1, ids_per_step=ids, links=links)
-    kinds = {type(layer) for layer in converted.layers}
-    assert keras.layers.Embedding in kinds or topology.num_workers == 1
-    assert tss.layers.ShardedEmbedding not in kinds or topology.num_workers == 1
 
 
 class Subclassed(keras.Model):
