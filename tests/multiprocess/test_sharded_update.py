@@ -332,3 +332,32 @@ def test_files_of_a_model_that_holds_optimizers_further_down(comm, strategies, s
     if where == "a model within":  # lists and dicts are saved, too, but by Keras's own rules
         for one, two in zip(adam.variables, restored.variables, strict=True):
             np.testing.assert_array_equal(*whole([one, two]))
+
+
+def test_what_was_not_updated_is_not_gathered(strategies, topology):
+    strategy, n = strategies[1], 8 * topology.num_workers
+    with strategy.scope():
+        variables = [keras.Variable(tf.zeros([n])) for _ in range(2)]
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build(variables)
+
+    def sent(some):
+        before = strategy.extended.collectives.traffic()[1].total
+        strategy.run(lambda: optimizer.apply([tf.ones([n])] * len(some), some))
+        return strategy.extended.collectives.traffic()[1].total - before
+
+    scattered = gathered = 4 * 8 * (topology.num_workers - 1)
+    assert sent(variables) - sent(variables[:1]) == scattered + gathered
+    expected = [-2.0 * topology.num_workers, -1.0 * topology.num_workers]
+    assert [float(v.numpy().mean()) for v in variables] == expected
+
+
+def test_chunks_accumulate_nothing(strategies):
+    """Each worker does so for itself, before gradients are summed."""
+    strategy = strategies[1]
+    with strategy.scope():
+        optimizer = keras.optimizers.Adam(gradient_accumulation_steps=2)
+        optimizer.build([keras.Variable(tf.zeros([8]))])
+    inner = strategy.extended.chunked.of(optimizer).inner
+    assert len(optimizer._accumulated_gradients) == 1
+    assert not getattr(inner, "_accumulated_gradients", [])
