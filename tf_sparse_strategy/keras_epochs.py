@@ -119,11 +119,11 @@ def _warn_of_rest(iterator, extended):
     dataset, steps = getattr(iterator, "_distributed_dataset", None), iterator.steps_per_epoch
     by_files = getattr(dataset, "ends_with_the_data", False)
     if by_files and steps == dataset.undivided and extended.collectives.topology.rank == 0:
-        logging.warning(
+        text = (
             "steps_per_epoch=%d is as many batches as the data has: where files that the workers share out "
-            "differ in length, who has most rows leaves some out. Without steps_per_epoch all are read.",
-            steps,
+            "differ in length, who has most rows leaves some out. Without steps_per_epoch all are read."
         )
+        logging.log_first_n(logging.WARNING, text, 1, steps)
 
 
 def _require_as_many_steps(steps, extended):
