@@ -141,7 +141,8 @@ def spread(values: list[float], scale: float) -> str:
     """Median and quartiles, times `scale`."""
     if len(values) == 1:
         return number(values[0] * scale)
-    low, middle, high = (number(value * scale) for value in statistics.quantiles(values, n=4))
+    quartiles = statistics.quantiles(values, n=4, method="inclusive")
+    low, middle, high = (number(value * scale) for value in quartiles)
     return f"{middle} ({low}–{high})"
 
 

@@ -82,8 +82,9 @@ def _verdict(rows: list[dict], cluster: dict) -> list[str]:
     verdict = f"more than {MODEL_GOAL:.0%} off for {', '.join(missed)}" if missed else (
         f"within {MODEL_GOAL:.0%} for all"
     )
-    wrong = [r["method"] for r in rows if r["difference"] > TOLERANCE and r["method"] != ALONE]
-    right = "hold the weights of one process" if not wrong else f"WRONG WEIGHTS: {', '.join(wrong)}"
+    wrong = [r["method"] for r in rows if (r["difference"] > TOLERANCE) != (r["method"] == ALONE)]
+    right = "but the control, without communication, hold the weights of one process"
+    right = f"WRONG WEIGHTS: {', '.join(wrong)}" if wrong else right
     lines += [f"- The model's prediction is {verdict}.", f"- After the checked steps all methods {right}."]
     return lines
 
@@ -108,10 +109,10 @@ def render(results: dict) -> str:
         rows = _rows(cluster)
         first = cluster["jobs"][0]
         links = {key: value * 1e6 for key, value in first["links"].items()}
-        more = f" ({links['exchange']:.0f} µs more of an all-to-all)" if "exchange" in links else ""
         facts = (
             f"{number(first['parameters'] * 4 / 1e6)} MB of gradients; links as measured in the first job: "
-            f"phase {links['phase']:.0f} µs{more}, alpha {links['cross_alpha']:.0f} µs between and "
+            f"phase {links['phase']:.0f} µs ({links['exchange']:.0f} µs more of an all-to-all), "
+            f"alpha {links['cross_alpha']:.0f} µs between and "
             f"{links['local_alpha']:.0f} µs inside nodes, "
             f"{_rate(first['links']['cross_beta'])} between and "
             f"{_rate(first['links']['local_beta'])} inside."

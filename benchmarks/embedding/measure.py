@@ -116,7 +116,7 @@ def main() -> None:
     workers = comm.topology.num_workers
     setting = settings.known(args.quick)[args.setting].fitted(workers)
     ids = settings.batches(setting, args.rounds + 1, comm.topology.rank)
-    links = link_measurement.measure(comm) if workers > 1 else placement.BY_BYTES
+    links = link_measurement.measure(comm)
     mine = tf.constant(np.mean([np.unique(batch).size for batch in ids]))
     distinct = int(comm.all_reduce(mine) / workers)
     found = {

@@ -68,7 +68,8 @@ def sums(n: int, density: float, comm: Collectives) -> dict[str, list[float]]:
         names.CODED: sparse[names.CODED],
     }
     x, found = tf.random.stateless_normal([n], [comm.topology.rank, n]), {}
-    for name, method in chosen.items():
+    for name, make in chosen.items():
+        method = make()
         step, found[name] = tf.function(method.step), []
         step(x)
         for _ in range(SUMS):

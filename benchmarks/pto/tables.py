@@ -37,10 +37,11 @@ def _goals(results: dict) -> str:
             share = report.paired_ratio(job["seconds"], "one read", "fused")
             rows.append([f"{where}: fused norms, of the speed of one read", "0.70", share, share >= 0.7])
         else:
-            slower = report.paired_ratio(job["seconds"], "auto", "fused, layer by layer")
-            what = f'{where}: "auto", of the time of norms that are not divided'
+            ways = ("divided", "fused, layer by layer")
+            slower = max(report.paired_ratio(job["seconds"], "auto", way) for way in ways)
+            what = f'{where}: "auto", of the time of the faster of divided norms and whole ones'
             rows.append([what, "1.02", slower, slower <= 1.02])
-        if job["workers"] == 8 and job["auto"]["divide"]:
+        if job["workers"] == 8:
             fused = ("fused", "fused, layer by layer")
             faster = min(report.paired_ratio(job["seconds"], way, "divided") for way in fused)
             what = f"{where}: divided, times faster than the faster of the fused ways"
