@@ -4,6 +4,9 @@
 PYTHON := .venv/bin/python
 QUESTIONS := $(patsubst benchmarks/%/main.py,%,$(wildcard benchmarks/*/main.py))
 
+# Another environment's packages would come before ours.
+unexport PYTHONPATH PYTHONHOME
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check report lint lock wheel cuda clean
 

@@ -274,6 +274,7 @@ BAD = [
     {"warm_up_epochs": 4},
     {"label_smoothing": 1.0},
     {"last_learning_rate": -1.0},
+    {"last_learning_rate": 1e3},
     {"goal": 93},
 ]
 

@@ -151,7 +151,7 @@ def build_model(size: Size, sharded: bool) -> keras.Model:
     """From {"ids", "segments"}, as the encoder, to logits [B, 2, T] of the answer's first and last place."""
     encoder = build_encoder(size, sharded)
     inputs = {name: keras.Input([None], dtype="int32", name=name) for name in ("ids", "segments")}
-    ends = keras.layers.Dense(2, kernel_initializer=start(), name="ends")(
-        encoder(inputs)["sequence"]
-    )
+    # In float32, as 16 bits give many places one logit, and Keras's accuracy counts places in their dtype.
+    ends = keras.layers.Dense(2, kernel_initializer=start(), dtype="float32", name="ends")
+    ends = ends(encoder(inputs)["sequence"])
     return keras.Model(inputs, keras.ops.transpose(ends, [0, 2, 1]))

@@ -38,4 +38,6 @@ def fit(
         for name, values in found.history.items():
             history[name] += values
         history["epoch"] += [epoch + 1 for epoch in found.epoch]
+        if model.stop_training:  # a callback, e.g. EarlyStopping, ends the run, not the phase
+            break
     return dict(history)

@@ -123,6 +123,11 @@ class Config(Settings):
             raise ValueError(
                 f"warm_up_epochs={self.warm_up_epochs} must be less than {self.epochs}, all epochs."
             )
+        if self.last_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"last_learning_rate={self.last_learning_rate} must be at most learning_rate="
+                f"{self.learning_rate}, the peak, from which the rate falls."
+            )
         if self.synthetic and self.data_dir != _IMAGENET:
             raise ValueError(
                 f"data_dir={self.data_dir!r} must be left out where the data are synthetic; give "

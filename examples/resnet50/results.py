@@ -58,8 +58,8 @@ class MLLog:
 class Results(tf.keras.callbacks.Callback):
     """Writes and prints what each epoch gave; after `CommunicationMonitor`, whose numbers it shows.
 
-    Hours are those of training and validation since the first epoch began, tracing included; what a run
-    spent before it was resumed counts.
+    Hours are those of training and validation since the first epoch began, tracing included; of a run that
+    was resumed, those of the epochs that were done count.
 
     Args:
       config: the run.
@@ -89,7 +89,7 @@ class Results(tf.keras.callbacks.Callback):
         ]
         folder = pathlib.Path(config.output_dir)
         self._table, log = folder / "dawnbench.tsv", folder / "mllog.txt"
-        self._earlier, self._continues = 0.0, False
+        self._earlier, self._continues, self._is_over = 0.0, False, False
         self._began = self._number = None
         if first:
             folder.mkdir(parents=True, exist_ok=True)
@@ -110,9 +110,11 @@ class Results(tf.keras.callbacks.Callback):
         """Keeps what an earlier run has written up to its last epoch that counts."""
         lines = log.read_text().splitlines(keepends=True) if done and log.exists() else []
         ends = [number for number, line in enumerate(lines, 1) if '"key": "eval_accuracy"' in line]
-        kept = lines[: ends[:done][-1]] if ends else []
-        log.write_text("".join(kept))
-        self._continues = bool(kept)
+        self._is_over = done >= len(self._phases) and bool(lines) and '"key": "run_stop"' in lines[-1]
+        if not self._is_over:  # else it stopped then, not now
+            lines = lines[: ends[:done][-1]] if ends else []
+            log.write_text("".join(lines))
+        self._continues = bool(lines)
 
     def begin(self, train_samples: int, eval_samples: int) -> None:
         """Starts the clock."""
@@ -181,5 +183,6 @@ class Results(tf.keras.callbacks.Callback):
         )
 
     def end(self, reached: bool) -> None:
-        """Stops the clock."""
-        self.mllog.stop("run", status="success" if reached else "aborted")
+        """Stops the clock, unless an earlier run has stopped it."""
+        if not self._is_over:
+            self.mllog.stop("run", status="success" if reached else "aborted")

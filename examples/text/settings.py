@@ -45,7 +45,9 @@ class TextSettings(Settings):
         choices=("linear", *BY_STEPS),
     )
     warm_up_steps: int | None = setting(
-        "So many first steps until the rate peaks; by default, a tenth of all.", None, positive=True
+        "So many first steps until the rate peaks; by default a tenth of the run, by epochs.",
+        None,
+        positive=True,
     )
     text: str | None = setting(
         "A file with a text per line; by default, the docstrings of Python's standard library.",

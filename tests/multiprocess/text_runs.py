@@ -13,7 +13,7 @@ from examples.transformer import config as transformer_config
 from examples.transformer import main as transformer
 from tests import small_texts
 
-# Program, recipe, and what two epochs reach of the tiny sizes: perplexities from 500, an accuracy from 1/24.
+# Program, recipe, and what two epochs reach of the tiny sizes: perplexities from 500, and an accuracy.
 _RECIPES = {
     "gnmt": (gnmt.program, gnmt_config.RECIPES["laptop"], 170.0),
     "transformer": (transformer.program, transformer_config.RECIPES["laptop"], 170.0),

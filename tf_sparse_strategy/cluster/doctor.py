@@ -20,7 +20,7 @@ from tf_sparse_strategy.cluster.exchange import (
     ThroughPipe,
     ThroughRendezvous,
 )
-from tf_sparse_strategy.cluster.remote import Patients, parse_hosts
+from tf_sparse_strategy.cluster.remote import Patients, is_here, parse_hosts
 
 _DESCRIPTION = """\
 Examines the machines of a job before the job: Horovod as built, equal versions and settings, host
@@ -154,6 +154,9 @@ def examine_hosts(text: str) -> int:
             )
             for host, error in patients.errors.items()
         ]
+    if not any(is_here(host.name) for host in hosts):
+        text = "this machine is none of -H, and horovodrun must be started on one of them"
+        lost.append(checks.Finding("warn", text, f"log in to {hosts[0].name}, and start it there"))
     return 0 if _conclude(present, lost, speak=True) else 1
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from tf_sparse_strategy.launcher import host_name, interface_address
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
+_PACKAGES = ("custom_ops", "datacache", "lars_pto", "tf_sparse_strategy")  # of ours
 _DISTRIBUTIONS = ("tensorflow", "keras", "tf_keras", "horovod", "numpy")
 # Settings that every worker must share; those of one worker or of its logs are left out.
 _SHARED = re.compile(
@@ -96,8 +97,9 @@ def versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
     digest = hashlib.blake2b(digest_size=4)
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(str(path.relative_to(_PACKAGE)).encode() + path.read_bytes())
+    for package in _PACKAGES:
+        for path in sorted((_PACKAGE.parent / package).rglob("*.py")):
+            digest.update(str(path.relative_to(_PACKAGE.parent)).encode() + path.read_bytes())
     return found | {"tf_sparse_strategy": f"sources {digest.hexdigest()}"}
 
 

@@ -64,7 +64,9 @@ logged() {
 }
 
 install_packages() {
-  apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+  apt-get update
+  # It waits where a fresh machine is installing its updates.
+  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=600 "$@"
 }
 
 make_venv() {
@@ -139,13 +141,14 @@ python=$(find_python)
 
 want="$PWD $(hash_of requirements/dev.txt requirements/models.txt tools/setup/setup.sh)"
 if [[ ! -x .venv/bin/python ]] || ! up_to_date venv "$want"; then
+  rm -f "$cache"/{venv,checkout,horovod}.stamp  # it may be interrupted
   logged venv "installing the pinned Python packages into .venv, some 3 GB" make_venv "$python"
   echo "$want" >"$cache/venv.stamp"
-  rm -f "$cache/horovod.stamp" "$cache/checkout.stamp"
 fi
 
 want="$PWD $(hash_of pyproject.toml)"
 if ! up_to_date checkout "$want"; then
+  rm -f "$cache/checkout.stamp"
   logged checkout "installing this checkout into .venv" install_checkout
   echo "$want" >"$cache/checkout.stamp"
 fi
