@@ -43,7 +43,7 @@ def test_numbers_have_three_digits_at_least_and_no_exponent_when_large():
 
 
 def test_spread_is_median_and_quartiles():
-    assert report.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 1e3) == "4,000 (2,000–6,000)"
+    assert report.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 1e3) == "4,000 (2,500–5,500)"
     assert report.spread([0.25], 2) == "0.5"
 
 
