@@ -77,7 +77,7 @@ def check_machine(gpu: bool, cache: pathlib.Path) -> None:
     for command, remedy in commands.items():
         if shutil.which(command, path=path) is None:
             raise BuildError(f"Horovod's build needs '{command}', not found on PATH: {remedy}")
-    for package in ("tensorflow", "setuptools", "wheel", "packaging", "cloudpickle", "psutil"):
+    for package in ("pip", "tensorflow", "setuptools", "wheel", "packaging", "cloudpickle", "psutil"):
         try:
             importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -45,9 +45,12 @@ def fetch(cache: pathlib.Path) -> pathlib.Path:
     if not tarball.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as directory:
+            # With its hash: pip runs the sdist's setup.py, for metadata, as soon as it has it.
+            wanted = pathlib.Path(directory) / "wanted.txt"
+            wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--no-binary", "horovod", "--no-build-isolation", "--dest", directory]
-            command += ["--disable-pip-version-check", f"horovod=={VERSION}"]
+            command += ["--disable-pip-version-check", "--requirement", str(wanted)]
             if subprocess.run(command).returncode != 0:
                 raise SdistError(
                     f"pip could not download horovod=={VERSION} (its message is above): check the "

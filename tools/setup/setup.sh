@@ -29,8 +29,8 @@ find_python() {
   done
 }
 
-# Prints the Debian packages that are missing. What is already there in another form (a newer Bazel,
-# a Python with its own venv module) is accepted.
+# Prints the Debian packages that are missing. What is already there in another form (a Python with its own
+# venv module) is accepted.
 missing_packages() {
   local python
   python=$(find_python)
