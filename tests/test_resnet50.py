@@ -110,6 +110,7 @@ def test_validation_takes_each_image_once(workers, batch, count, rectangles):
     steps = input_lib.validation_steps(aspects, batch, workers, 288, rectangles)
     taken = np.concatenate([step.ids[step.counts > 0] for step in steps])
     assert sorted(taken) == list(range(count))
+    assert np.mean([step.counts for step in steps]) == pytest.approx(1)
     assert {len(step.ids) for step in steps} == {max(batch // workers, 1) * workers}
     shapes = [(step.height, step.width) for step in steps]
     if rectangles:

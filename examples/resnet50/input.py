@@ -26,7 +26,8 @@ class Step(NamedTuple):
 
     Attributes:
       ids: image numbers, as many as in each other step.
-      counts: of each, 1, or 0 for what only fills the step up.
+      counts: the weight of each, 0 for what only fills the step up; their mean over all steps is 1, so that a
+        loss that is divided by the rows is that of the images.
       height, width: of the images, in pixels.
     """
 
@@ -52,12 +53,13 @@ def validation_steps(
     """
     batch = max(batch // workers, 1) * workers
     order = np.argsort(aspects, kind="stable") if rectangles else np.arange(len(aspects))
-    steps = []
-    for start in range(0, len(order), batch):
+    steps, starts = [], range(0, len(order), batch)
+    weight = len(starts) * batch / len(order)
+    for start in starts:
         ids = order[start : start + batch]
         mean = float(aspects[ids].mean()) if rectangles else 1.0
         missing = batch - len(ids)
-        counts = np.ones(batch, np.float32)
+        counts = np.full(batch, weight, np.float32)
         counts[len(ids) :] = 0
         steps.append(Step(np.pad(ids, (0, missing)), counts, *images.rectangle(mean, size)))
     return steps
