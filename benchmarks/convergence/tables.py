@@ -62,8 +62,7 @@ def _digits(digits: dict) -> list[str]:
 def _words(words: dict) -> list[str]:
     means = {name: statistics.fmean(values) for name, values in words["reached"].items()}
     sparse = {name: means[name] for name in THROUGHOUT}
-    if "shared" in words:
-        sparse |= {f"{n} on nodes of two": statistics.fmean(words["shared"]["reached"][n]) for n in SHARED}
+    sparse |= {f"{n} on nodes of two": statistics.fmean(words["shared"]["reached"][n]) for n in SHARED}
     lines = [
         f"- {name}: {mean / means[DENSE] - 1:+.1%} of dense's perplexity (goal {PERPLEXITY:.0%} at "
         f"most: {said(mean <= (1 + PERPLEXITY) * means[DENSE])})."
@@ -83,8 +82,7 @@ def _table(task: dict, scale: float) -> str:
     seeds = len(task["reached"][DENSE])
     header = ["scheme", "mean ± sd", *(f"seed {seed}" for seed in range(seeds)), "MB between nodes"]
     rows = []
-    shared = task.get("shared", {"reached": {}})
-    for found, where in ((task, ""), (shared, " on nodes of two")):
+    for found, where in ((task, ""), (task["shared"], " on nodes of two")):
         for name, values in found["reached"].items():
             mean = mean_and_deviation(values, scale, "{:.1f}".format)
             each = [f"{scale * value:.1f}" for value in values]
