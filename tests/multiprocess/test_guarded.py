@@ -100,7 +100,7 @@ def test_beyond_the_limit_density_is_raised(here):
         np.testing.assert_array_equal(sum(sums) + run.kept(N), data.sum(axis=(0, 1)))
         if p > 1:
             assert found == levels
-            assert (applied[2] > min(4 * applied[0], N - 1)) == (levels[1] > 0)  # all, of many workers
+            assert (applied[2] > min(4 * applied[0], 0.9 * N)) == (levels[1] > 0)
 
 
 TOLD = {
