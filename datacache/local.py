@@ -78,15 +78,18 @@ def _written(root: pathlib.Path) -> list[pathlib.Path]:
 
 def copies_in(root: pathlib.Path) -> list[pathlib.Path]:
     """All copies of a local directory."""
-    return [path for path in _written(root) if "." not in path.name]
+    return list(filter(_is_copy, _written(root)))
+
+
+def _is_copy(written: pathlib.Path) -> bool:
+    return "." not in written.name
 
 
 def _leftovers(root: pathlib.Path) -> list[pathlib.Path]:
     """What nobody needs when nobody uses the directory: half-written files, and copies of old contents."""
     written, copies = _written(root), collections.defaultdict(list)
-    for path in written:
-        if "." not in path.name:
-            copies[path.name[:64]].append(path)
+    for path in filter(_is_copy, written):
+        copies[path.name[:64]].append(path)
     outdated = []
     for several in (same for same in copies.values() if len(same) > 1):
         outdated += sorted(several, key=lambda path: path.lstat().st_mtime_ns)[:-1]

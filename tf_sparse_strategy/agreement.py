@@ -25,20 +25,24 @@ _SAME_MODEL = "Build the same model, in the same order, on all workers."
 
 def gather(value: Any, collectives: Collectives) -> list:
     """Every rank's value, which JSON can express. Collective."""
-    line = json.dumps(value).encode() + b"\n"
     with tf.device("CPU:0"):  # also where workers' devices are what they do not agree on
-        mine = tf.constant(np.frombuffer(line, np.uint8))
-        lines = collectives.all_gather(mine, purpose="agreement").numpy().tobytes()
-    return [json.loads(line) for line in lines.splitlines()]
+        return _values(collectives.all_gather(_line(value), purpose="agreement"))
 
 
 def to_first(value: Any, collectives: Collectives) -> list:
     """On rank 0 every rank's value, which JSON can express; on the others nothing. Collective."""
-    line = json.dumps(value).encode() + b"\n"
-    splits = [len(line)] + [0] * (collectives.topology.num_workers - 1)
     with tf.device("CPU:0"):
-        mine = tf.constant(np.frombuffer(line, np.uint8))
-        lines, _ = collectives.all_to_all(mine, tf.constant(splits, tf.int32), purpose="agreement")
+        mine = _line(value)
+        splits = tf.constant([len(mine)] + [0] * (collectives.topology.num_workers - 1))
+        return _values(collectives.all_to_all(mine, splits, purpose="agreement")[0])
+
+
+def _line(value: Any) -> tf.Tensor:
+    """uint8 [n]: JSON, and the end of a line."""
+    return tf.constant(np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8))
+
+
+def _values(lines: tf.Tensor) -> list:
     return [json.loads(line) for line in lines.numpy().tobytes().splitlines()]
 
 

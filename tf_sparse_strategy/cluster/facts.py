@@ -18,8 +18,8 @@ from typing import Any
 
 from tf_sparse_strategy.launcher import host_name, interface_address
 
-_PACKAGE = pathlib.Path(__file__).parents[1]
-_PACKAGES = ("custom_ops", "datacache", "lars_pto", "tf_sparse_strategy")  # of ours
+_ROOT = pathlib.Path(__file__).parents[2]  # of our packages
+_PACKAGES = ("custom_ops", "datacache", "lars_pto", "tf_sparse_strategy")
 _DISTRIBUTIONS = ("tensorflow", "keras", "tf_keras", "horovod", "numpy")
 # Settings that every worker must share; those of one worker or of its logs are left out.
 _SHARED = re.compile(
@@ -98,14 +98,14 @@ def versions() -> dict[str, str | None]:
             found[name] = None
     digest = hashlib.blake2b(digest_size=4)
     for package in _PACKAGES:
-        for path in sorted((_PACKAGE.parent / package).rglob("*.py")):
-            digest.update(str(path.relative_to(_PACKAGE.parent)).encode() + path.read_bytes())
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
     return found | {"tf_sparse_strategy": f"sources {digest.hexdigest()}"}
 
 
 def runtime() -> dict[str, Any]:
     """What Horovod's library says of itself, asked in a process that may crash."""
-    paths = os.pathsep.join([str(_PACKAGE.parent), *filter(None, sys.path)])
+    paths = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
     program = [sys.executable, "-m", "tf_sparse_strategy.cluster.runtime_probe"]
     try:
         result = subprocess.run(

@@ -124,8 +124,17 @@ def refuse_moving_all(optimizer, options) -> None:
             )
 
 
+class ClipsRows:
+    """Mixed into an optimizer of either Keras: clips the rows of sparse gradients, not what they become."""
+
+    clips_rows = True  # for embedding/clipping.py
+
+    def _clip_gradients(self, grads):
+        return clipped_rows(self, super()._clip_gradients, grads)
+
+
 @keras.saving.register_keras_serializable(package="tf_sparse_strategy")
-class LazyAdam(keras.optimizers.Adam):
+class LazyAdam(ClipsRows, keras.optimizers.Adam):
     """Adam that leaves rows without a gradient as they are, slots included.
 
     Keras's Adam moves every row of a table in every step, by what is left of its momentum, and reads and
@@ -155,14 +164,9 @@ class LazyAdam(keras.optimizers.Adam):
     Source: Kingma & Ba, ICLR 2015, algorithm 1, row by row, as in PyTorch's SparseAdam.
     """
 
-    clips_rows = True  # and not what they become as a whole: embedding/clipping.py
-
     def __init__(self, learning_rate=0.001, *args, name="lazy_adam", **kwargs):
         super().__init__(learning_rate, *args, name=name, **kwargs)
         refuse_moving_all(self, ("amsgrad", "weight_decay", "gradient_accumulation_steps"))
-
-    def _clip_gradients(self, grads):
-        return clipped_rows(self, super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates the rows of `gradient`; called by Keras per variable."""
@@ -175,7 +179,7 @@ class LazyAdam(keras.optimizers.Adam):
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_strategy")
-class Adagrad(keras.optimizers.Adagrad):
+class Adagrad(ClipsRows, keras.optimizers.Adagrad):
     """Keras's Adagrad without the work on rows that have no gradient, which it does not move either.
 
     For the rows of a gradient g, with accumulator a:
@@ -197,11 +201,6 @@ class Adagrad(keras.optimizers.Adagrad):
 
     Source: Duchi, Hazan & Singer, JMLR 2011.
     """
-
-    clips_rows = True  # as LazyAdam
-
-    def _clip_gradients(self, grads):
-        return clipped_rows(self, super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates the rows of `gradient`; called by Keras per variable."""

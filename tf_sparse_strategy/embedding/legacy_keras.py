@@ -73,7 +73,7 @@ ShardedEmbedding.__name__ = "Embedding"
 
 
 @tf_keras.utils.register_keras_serializable(package="tf_sparse_strategy")
-class LazyAdam(tf_keras.optimizers.Adam):
+class LazyAdam(lazy.ClipsRows, tf_keras.optimizers.Adam):
     """tf_keras's Adam that leaves rows without a gradient as they are: `tss.optimizers.LazyAdam`.
 
     Args: those of `tf_keras.optimizers.Adam`, but for `amsgrad` and `weight_decay`, which would move every
@@ -95,9 +95,6 @@ class LazyAdam(tf_keras.optimizers.Adam):
     def __init__(self, learning_rate=0.001, *args, name="LazyAdam", **kwargs):
         super().__init__(learning_rate, *args, name=name, **kwargs)
         lazy.refuse_moving_all(self, ("amsgrad", "weight_decay"))
-
-    def _clip_gradients(self, grads):
-        return lazy.clipped_rows(self, super()._clip_gradients, grads)
 
     def update_step(self, gradient, variable):
         """Updates the rows of `gradient`; called by tf_keras per variable."""
