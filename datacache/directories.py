@@ -24,22 +24,22 @@ _ATTEMPTS = 100  # to lease a directory; one fails if another process clears it 
 # From a cache directory to some of the files in it that we wrote.
 Find = Callable[[pathlib.Path], Iterable[pathlib.Path]]
 
-_opened: "weakref.WeakSet[BinaryIO]" = weakref.WeakSet()  # markers, to be locked
+_opened: "weakref.WeakSet[BinaryIO]" = weakref.WeakSet()  # to be locked
 
 
-def _open_marker(path: pathlib.Path) -> BinaryIO:
-    file = open(path / MARKER, "rb")
+def _open_lock(path: pathlib.Path) -> BinaryIO:
+    file = open(path, "rb")
     _opened.add(file)
     return file
 
 
-def _close_markers() -> None:
+def _close_locks() -> None:
     for file in list(_opened):
         file.close()
 
 
 # Nobody trains in a forked child, since TensorFlow does not survive forks: it must not hold our locks.
-os.register_at_fork(after_in_child=_close_markers)
+os.register_at_fork(after_in_child=_close_locks)
 
 
 class InUse(RuntimeError):
@@ -117,7 +117,7 @@ class Lease:
             try:
                 self.path = claim(path)
                 self.alone = _remove_leftovers(self.path, leftovers)
-                self._file = _open_marker(self.path)
+                self._file = _open_lock(self.path / MARKER)
                 fcntl.flock(self._file, fcntl.LOCK_SH)
                 if _is_current(self._file, self.path):
                     return
@@ -141,7 +141,7 @@ def alone(path: pathlib.Path) -> Iterator[None]:
       FileNotFoundError: it has no marker; it may just have been cleared.
     """
     while True:
-        with _open_marker(path) as file:
+        with _open_lock(path / MARKER) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -167,14 +167,10 @@ def is_in_use(path: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process is inside this context of a directory."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    """Waits until no other process is inside this context of a file; a directory's marker keeps it there."""
+    with _open_lock(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-        fcntl.flock(directory, fcntl.LOCK_UN)  # also where a child was forked meanwhile
-    finally:
-        os.close(directory)
 
 
 def _is_current(file: BinaryIO, path: pathlib.Path) -> bool:

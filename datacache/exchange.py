@@ -133,6 +133,7 @@ class Exchange:
         path = self._cache.memory.path
         if path is None:
             return
-        for ids, data in zip(self._moves.receives, self._received, strict=True):
-            if len(ids):
-                native.put(path, tf.constant(ids), self._unpack(data, len(ids)))
+        with tf.device("CPU:0"):  # or what came would pass through a GPU's memory
+            for ids, data in zip(self._moves.receives, self._received, strict=True):
+                if len(ids):
+                    native.put(path, tf.constant(ids), self._unpack(data, len(ids)))

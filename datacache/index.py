@@ -37,19 +37,22 @@ def place(copies: LocalCopies, memory_dir: str | None, fingerprint: str) -> Iter
     """
     with contextlib.ExitStack() as stack:
 
-        def wait_for(directory):
+        def wait_for(file):
             with waiting.naming("an index of records, which another process may be making"):
-                stack.enter_context(directories.one_at_a_time(directory))
+                stack.enter_context(directories.one_at_a_time(file))
 
         path = None
         if copies.root is not None:
             path = copies.root / "index" / f"{fingerprint}.npy"
-            wait_for(path.parent)
+            with contextlib.suppress(OSError):  # on a disk that is read-only now, where none can be made
+                lock = path.with_name(f"{path.name}.tmp.lock")  # goes with what was not finished
+                lock.touch(mode=0o600)
+                wait_for(lock)
         elif memory_dir is not None:
             with contextlib.suppress(OSError):  # of which the store, in the same directory, will warn
                 root = directories.claim(memory.root_of(memory_dir))
                 directory = directories.claim(root / f"{memory.INDEX}{fingerprint[:32]}")
-                wait_for(directory)
+                wait_for(directory / directories.MARKER)
                 directories.unlink_all(directory.glob("index.npy.tmp.*"))  # of processes that were killed
                 path = directory / "index.npy"
         yield path

@@ -270,7 +270,7 @@ def unopened(root: pathlib.Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if directories.is_ours(root):
             with waiting.naming(f"another process that opens a store in {root}"):
-                stack.enter_context(directories.one_at_a_time(root))
+                stack.enter_context(directories.one_at_a_time(root / directories.MARKER))
         yield
 
 

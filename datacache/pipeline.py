@@ -63,8 +63,13 @@ class Loader:
         self._flat_spec = tf.nest.flatten(spec)
 
     def __call__(self, ids: tf.Tensor) -> Any:
+        # A GPU, which eager calls would take, may round otherwise than tf.data, which decodes the others.
+        with tf.device("CPU:0"):
+            return tf.nest.pack_sequence_as(self.spec, self._load(ids))
+
+    def _load(self, ids: tf.Tensor) -> list[tf.Tensor]:
         if self._memory.path is None:
-            return self._packed(self._decode(ids))
+            return self._decode(ids)
         found, values = native.gather(self._memory.path, ids, self._flat_spec)
 
         def completed():
@@ -72,7 +77,7 @@ class Loader:
             fresh = native.put(self._memory.path, missing, self._decode(missing))
             return native.complete(found, values, fresh)
 
-        return self._packed(tf.cond(tf.reduce_all(found), lambda: values, completed))
+        return tf.cond(tf.reduce_all(found), lambda: values, completed)
 
     def _decode(self, ids: tf.Tensor) -> list[tf.Tensor]:
         return tf.map_fn(
@@ -81,9 +86,6 @@ class Loader:
             fn_output_signature=self._flat_spec,
             parallel_iterations=_DECODED_AT_ONCE,
         )
-
-    def _packed(self, flat: list[tf.Tensor]) -> Any:
-        return tf.nest.pack_sequence_as(self.spec, flat)
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -107,10 +107,10 @@ class HiTopK(_Model):
     hierarchical = True
 
     def sum_shard(self, acc, shard):
-        sent = np.stack([self.compress(a, selector=self.selector) for a in acc])
-        self.keep(shard, acc - sent)
+        self.sent = np.stack([self.compress(a, selector=self.selector) for a in acc])
+        self.keep(shard, acc - self.sent)
         total = np.zeros_like(acc[0])
-        for part in sent:
+        for part in self.sent:
             total += part
         return total
 
@@ -135,7 +135,7 @@ class DGC(HiTopK):
         velocity = self.momentum * self.velocities[:, shard] + gradient
         ahead = self.momentum * velocity + gradient if self.nesterov else velocity
         total = super().sum_shard(self.residuals[:, shard] + ahead, shard)
-        self.velocities[:, shard] = np.where(self.residuals[:, shard] == 0, 0, velocity)
+        self.velocities[:, shard] = np.where(self.sent != 0, 0, velocity)
         return total
 
 
@@ -233,7 +233,7 @@ class OkTopK(_Model):
         self.absent |= self.overall[shard] == 0
         applied = np.where(np.abs(total) >= self.overall[shard], total, 0).astype(np.float32)
         self.keep(shard, np.where((sent != 0) & (applied != 0), 0, acc))
-        part = np.float32(np.count_nonzero(applied) / k)
+        part = np.float32(max(1, np.count_nonzero(applied)) / k)
         self.overall[shard] = np.float32(self.overall[shard]) * part ** np.float32(1 / 16)
         return applied
 

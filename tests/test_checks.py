@@ -17,6 +17,7 @@ def report(rank: int = 0, /, **changes) -> dict:
         "interfaces": {"lo": "127.0.0.1", "eth0": address},
         "interface": "eth0",
         "launched": True,
+        "gpus_given": False,
         "workers": 2,
         "versions": {"keras": "3.15.1", "horovod": "0.28.1+tss.c0", "tf_keras": None},
         "settings": {"HOROVOD_CYCLE_TIME": "1"},
@@ -72,6 +73,7 @@ ILLS = [
     ("Horovod", "warn", "without NCCL", "--gpu", {"runtime": GPUS | {"nccl": False}}),
     ("Horovod", "warn", "finds no GPU", "and-cuda", {"runtime": GPUS | {"gpus": 0}}),
     ("Horovod", "fail", "2 workers for 1 GPUs", "start 1", {"runtime": GPUS | {"gpus": 1}}),
+    ("Horovod", "warn", "2 workers for 1", "start 1", {"runtime": GPUS | {"gpus": 1}, "gpus_given": True}),
     (
         "versions",
         "fail",

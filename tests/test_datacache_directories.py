@@ -192,7 +192,7 @@ def test_one_process_at_a_time_opens_stores(tmp_path):
     inside, most = [], []
 
     def enter():
-        with directories.one_at_a_time(path):
+        with directories.one_at_a_time(path / directories.MARKER):
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.01)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import datacache
 from custom_ops.datacache_store import datacache_store as native
-from datacache import memory
+from datacache import directories, index, memory
 from datacache.local import LocalCopies
 from tests import datacache_help as help_
 
@@ -56,6 +56,19 @@ def test_who_comes_while_records_are_indexed_waits(copied, pattern, shm, tmp_pat
         copies = LocalCopies(tmp_path / "local" if copied else None)
         list(pool.map(lambda source: source.open(copies, str(shm)), sources))
     assert len(indexed) == 3 and [len(source) for source in sources] == [150] * 4
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_an_index_waits_for_its_own_alone(copied, pattern, shm, tmp_path):
+    """What is being indexed is not cleared; another source's index is made beside it, or found."""
+    slow, other = datacache.TFRecords(pattern), datacache.TFRecords(help_.records(tmp_path / "other"))
+    copies = LocalCopies(tmp_path / "local" if copied else None)
+    with index.place(copies, str(shm), slow.fingerprint):
+        with futures.ThreadPoolExecutor() as pool:
+            pool.submit(other.open, copies, str(shm)).result(timeout=10)
+        if not copied:
+            with pytest.raises(directories.InUse):
+                memory.clear(memory.root_of(str(shm)) / f"{memory.INDEX}{slow.fingerprint[:32]}")
 
 
 @pytest.mark.parametrize("copied", [False, True])

@@ -151,9 +151,9 @@ class GradientReducer:
         share = self.scheme.share(self._collectives.topology)
         own = {name: variable for name, variable in state.items() if name not in (LEFT, WAITS)}
 
-        def by_scheme(bucket):
-            others = State(own)
-            summed = tf.ensure_shape(scheme.reduce(bucket, others, self._collectives), packed.shape)
+        def by_scheme(bucket, lossless):
+            others, by = State(own), scheme.lossless if lossless else scheme
+            summed = tf.ensure_shape(by.reduce(bucket, others, self._collectives), packed.shape)
             return summed, (others.staged, others.verdict(summed))
 
         waits = state[WAITS].read_value()

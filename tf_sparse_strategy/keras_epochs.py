@@ -97,7 +97,8 @@ def _make_iterator(original, iterator, distribute_strategy=None, *args, **kwargs
         original(iterator, distribute_strategy, *args, **kwargs)
     _end_with_the_data(iterator)
     if extended is not None:
-        _warn_of_rest(iterator, extended)
+        dataset = getattr(iterator, "_distributed_dataset", None)
+        _warn_of_rest(dataset, iterator.steps_per_epoch, extended)
         iterator.data_adapter.divided_by = extended
         _require_as_many_steps(iterator.steps_per_epoch or iterator._num_batches, extended)
 
@@ -115,8 +116,7 @@ def _end_with_the_data(iterator):
         iterator._num_batches = counted
 
 
-def _warn_of_rest(iterator, extended):
-    dataset, steps = getattr(iterator, "_distributed_dataset", None), iterator.steps_per_epoch
+def _warn_of_rest(dataset, steps, extended):
     by_files = getattr(dataset, "ends_with_the_data", False)
     if by_files and steps == dataset.undivided and extended.collectives.topology.rank == 0:
         text = (
@@ -208,6 +208,7 @@ def _infer_no_steps(original, handler, strategy, x, steps_per_epoch, class_weigh
         handler._validate_data_handler()  # again: calls of several steps need the number of all
     extended = extended_of(strategy)
     if extended is not None and distribute:  # else a layer adapts to data
+        _warn_of_rest(handler._dataset, steps_per_epoch, extended)
         _require_as_many_steps(handler._inferred_steps, extended)
 
 

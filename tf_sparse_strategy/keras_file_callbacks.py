@@ -5,7 +5,8 @@ directories beside the chief's.
 
 | Keras function                    | on a worker that is not the chief                    |
 |-----------------------------------|------------------------------------------------------|
-| ModelCheckpoint (Keras 3)         | keeps `best`, or does as the chief where all save    |
+| ModelCheckpoint                   | keeps `best` (Keras 3); judges as the chief where    |
+|                                   | all save                                             |
 | CSVLogger                         | does nothing                                         |
 | TensorBoard (Keras 3)             | writes into a private directory, deleted at the end  |
 | temporary directories of tf_keras | are private, instead of beside the chief's files     |
@@ -42,6 +43,7 @@ def install_tf_keras() -> None:
     from tf_keras.src import callbacks
     from tf_keras.src.distribute import distributed_file_utils
 
+    wrap(callbacks.ModelCheckpoint, "_save_model", _judge_as_the_chief)
     _wrap_csv_logger(callbacks.CSVLogger)
     wrap(callbacks.TensorBoard, "_start_trace", _profile_privately)
     wrap(distributed_file_utils, "_get_temp_dir", _private_temp_dir)
@@ -86,6 +88,15 @@ def _decide_by_chief(original, callback, *args):
     if table is None:
         return due
     return bool(table.slices.collectives.broadcast(tf.constant(int(due)), purpose="checkpoint"))
+
+
+def _judge_as_the_chief(original, callback, epoch, batch, logs):
+    """tf_keras's `save_best_only`, where all must save: logs of batches are each worker's own."""
+    table, name = tables.of_training(callback.model), callback.monitor
+    if table is not None and batch is not None and callback.save_best_only and name in (logs or {}):
+        own = tf.constant(float(logs[name]), tf.float64)
+        logs = {**logs, name: float(table.slices.collectives.broadcast(own, purpose="checkpoint"))}
+    return original(callback, epoch, batch, logs)
 
 
 @functools.cache

@@ -134,6 +134,8 @@ def _hook_own_call(original, *args, **kwargs):
 
 def _call_own(original, loss, *args, **kwargs):
     """Of a class that replaces Keras's `__call__`, and with it the reduction."""
+    if not (_losses.is_compiled or wants_whole()):  # as where no `compile` has hooked its class
+        return original(loss, *args, **kwargs)
     is_compiled = _losses.is_compiled and not wants_whole()
     value, holds_another = _called(original, loss, *args, **kwargs)
     if in_replica_of_ours() is None or not is_compiled:

@@ -21,7 +21,7 @@ import warnings
 
 import tensorflow as tf
 
-from tf_sparse_strategy.embedding import clipping, separable, slices
+from tf_sparse_strategy.embedding import clipping, lazy, separable, slices
 from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import may_be_behind
@@ -47,7 +47,8 @@ def install_keras3() -> None:
     wrap(of_tensorflow, "_apply_weight_decay", _decay_whole_variables)
     wrap(of_tensorflow, "add_variable_from_reference", _add_part_of_slot)
     wrap(base, "build", _build_for_parts)
-    wrap(base, "_clip_gradients", _clip_later)
+    for kind in (base, lazy.LazyAdam, lazy.Adagrad):  # which add rows up before they clip
+        wrap(kind, "_clip_gradients", _clip_later)
     wrap(base, "_backend_apply_gradients", _count_each_batch)
     wrap(base, "_overwrite_variables_directly_with_gradients", _overwrite_alike)
     wrap(loss_scale_optimizer.LossScaleOptimizer, "check_finite", _check_finite_everywhere)

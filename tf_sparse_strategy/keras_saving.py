@@ -138,7 +138,10 @@ def _ask_once(ask, original, model, filepath, *args, **kwargs):
         return original(model, filepath, *args, **kwargs)
     decided = not saving.is_chief(extended)
     if tables.of_training(model) is not None:  # of which the others send theirs, or not
-        goes = not decided and (not os.path.exists(filepath) or ask(filepath))
+        with agreement.together(extended.collectives):  # `ask` may find no terminal
+            # The second is tf_keras's, of weights as a checkpoint.
+            there = any(map(tf.io.gfile.exists, (filepath, f"{filepath}.index")))
+            goes = not decided and (not there or ask(filepath))
         if not agreement.gather(goes, extended.collectives)[0]:
             return None
         decided = True

@@ -94,7 +94,7 @@ class Memory(tf.train.experimental.PythonState):
 
         Args:
           plan: of a list of gradients.
-          variables: whose they are; once none of them is held any more, the state is forgotten.
+          variables: whose they are; once one of them is held no more, the state is forgotten.
         """
         by_all = tf.executing_eagerly() or keras_callers.is_in_fit()  # or one worker may trace alone
         with tf.init_scope():
@@ -117,7 +117,7 @@ class Memory(tf.train.experimental.PythonState):
         if not self._lists or self._collectives.silent:  # then nobody agrees
             return
         gc.collect()
-        kept = [any(ref() is not None for ref in held.variables) for held in self._lists.values()]
+        kept = [all(ref() is not None for ref in held.variables) for held in self._lists.values()]
         kept = self._collectives.all_reduce(tf.cast(kept, tf.int32), op="max", purpose="memory").numpy()
         for plan, is_kept in zip(list(self._lists), kept, strict=True):
             if not is_kept:
@@ -125,7 +125,7 @@ class Memory(tf.train.experimental.PythonState):
                     for name in filter(remembered.is_of_this_run, state):
                         self.forgotten[own_name(name)] += int(state[name])
                 told = self._epochs.items()
-                self._epochs = {every: pair for every, pair in told if every.isdisjoint(plan.keys)}
+                self._epochs = {every: pair for every, pair in told if not every >= plan.keys}
                 gone = plan.keys.union(*(every for every, _ in told if every not in self._epochs))
                 self._fitted -= gone.difference(*self._epochs)
                 self.turns.forget(plan)
@@ -344,9 +344,10 @@ class Memory(tf.train.experimental.PythonState):
         content = self.archive_of(variables)
         if content:
             tf.io.gfile.makedirs(os.path.dirname(path))
-            with tf.io.gfile.GFile(path + ".partial", "wb") as file:
+            partial = os.path.join(os.path.dirname(path), "residual.partial")  # of a kill the next takes it
+            with tf.io.gfile.GFile(partial, "wb") as file:
                 file.write(content)
-            tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+            tf.io.gfile.rename(partial, path, overwrite=True)
 
     def load(self, path: str, variables: Iterable) -> None:
         """Restores the file that `save` wrote for a model's `variables`, if there is one."""

@@ -148,7 +148,7 @@ def flush(bucket: tf.Tensor, own: tf.Tensor, share: Share) -> tf.Tensor:
 
 def sum_with(
     kept: tf.Tensor, bucket: tf.Tensor, leaves: tf.Tensor, share: Share,
-    total: Callable[[tf.Tensor], tuple[tf.Tensor, Any]],
+    total: Callable[[tf.Tensor, bool], tuple[tf.Tensor, Any]],
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:  # fmt: skip
     """A sum of `bucket` over the workers, and where `leaves` says so of all that they keep as well.
 
@@ -157,7 +157,8 @@ def sum_with(
       bucket: [N].
       leaves: whether what is kept is added; scalar bool, the same on all workers.
       share: what this worker keeps.
-      total: sums a vector over the workers; returns the sum, and whatever else the caller needs.
+      total: sums a vector over the workers, the second argument saying whether nothing may be lost; returns
+        the sum, and whatever else the caller needs.
 
     Returns:
       (the sum in the dtype of `bucket`, the new residual, whether nothing needs to follow, the rest of what
@@ -165,12 +166,12 @@ def sum_with(
     """
 
     def with_kept():
-        summed, rest = total(flush(bucket, kept, share))
+        summed, rest = total(flush(bucket, kept, share), True)
         values, left = hand_out(summed, bucket.dtype, share)
         return values, left, fits(summed, bucket.dtype), rest
 
     def without():
-        summed, rest = total(bucket)
+        summed, rest = total(bucket, False)
         return summed, tf.convert_to_tensor(kept), tf.constant(True), rest
 
     return tf.cond(leaves, with_kept, without)

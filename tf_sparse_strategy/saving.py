@@ -32,6 +32,7 @@ import copy
 import hashlib
 import importlib
 import itertools
+import json
 import os
 import tempfile
 import time
@@ -55,8 +56,7 @@ def install() -> None:
     wrap(tf.train.Checkpoint, "_maybe_create_save_counter", _create_save_counter)
     wrap(tf.train.Checkpoint, "_async_checkpointer", _refuse_async)
     wrap(tf.train.Checkpoint, "_write", _write_checkpoint)
-    wrap(tf.train.Checkpoint, "read", _read_checkpoint)
-    wrap(tf.train.Checkpoint, "restore", _read_checkpoint)
+    wrap(tf.train.Checkpoint, "read", _read_checkpoint)  # by which `restore` reads, too
     wrap(tf.train.CheckpointManager, "save", _save_managed)
     wrap(tf.train.CheckpointManager, "restore_or_initialize", _restore_latest)
     wrap(tf.distribute.experimental.PreemptionCheckpointHandler, "__init__", _refuse_handler)
@@ -155,10 +155,23 @@ def _fingerprint(path: str | None) -> int:
     if not files:
         return 1 if present else _MISSING
     digest = hashlib.blake2b(digest_size=7)
-    with tf.io.gfile.GFile(files[0], "rb") as stream:
-        for chunk in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(chunk)
+    for file in (files[0], *_shards(files[0])):
+        if not tf.io.gfile.exists(file):
+            return _MISSING
+        with tf.io.gfile.GFile(file, "rb") as stream:
+            for chunk in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(chunk)
     return int.from_bytes(digest.digest(), "big")
+
+
+def _shards(file: str) -> list[str]:
+    """Those that Keras has written the weights to where `file` tells of several (`max_shard_size`)."""
+    if not file.endswith(".weights.json"):
+        return []
+    with tf.io.gfile.GFile(file) as stream:
+        told = json.load(stream).get("weight_map", {}).values()
+    names = {name for each in told for name in ([each] if isinstance(each, str) else each)}
+    return [os.path.join(os.path.dirname(file), name) for name in sorted(names)]
 
 
 def _read_checkpoint(original, checkpoint, save_path, options=None):

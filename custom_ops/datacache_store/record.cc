@@ -27,7 +27,8 @@ bool Unframe(std::string* record) {
   if (record->size() < kFraming) return false;
   const size_t n = record->size() - kFraming;
   if (DataLength(*record) != static_cast<int64_t>(n) || !HasCrc(&(*record)[kHeader], n)) return false;
-  *record = record->substr(kHeader, n);
+  record->resize(kHeader + n);
+  record->erase(0, kHeader);
   return true;
 }
 

@@ -8,7 +8,8 @@ with l = floor(log2 N/K), and then U = K + ((N - 1) >> l).
 import tensorflow as tf
 
 from custom_ops.entries.entries import operations
-from custom_ops.library import on_gpu
+
+_CPU = "CPU:0"  # beside GPUs, too: 4 bytes of an index go there, and fewer come back
 
 
 def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Tensor:
@@ -24,7 +25,7 @@ def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Ten
 
     Raises:
       tf.errors.InvalidArgumentError: an index is negative, less than the one before, or does not fit; or l,
-        U or the shape is none of these (on a CPU; in a graph a wrong rank is a ValueError).
+        U or the shape is none of these (in a graph a wrong rank is a ValueError).
 
     Example:
       >>> words = encode_indices([[5, 8, 9, 15]], low_bits=2, upper_bits=8)
@@ -34,8 +35,8 @@ def encode_indices(indices: tf.Tensor, low_bits: int, upper_bits: int) -> tf.Ten
     Source: Elias, "Efficient storage and retrieval by content and address of static files", JACM 1974.
     """
     indices = tf.convert_to_tensor(indices, tf.int32)
-    encode = _encode_by_tensorflow if on_gpu() else operations().encode_indices
-    return encode(indices=indices, low_bits=low_bits, upper_bits=upper_bits)
+    with tf.device(_CPU):
+        return operations().encode_indices(indices=indices, low_bits=low_bits, upper_bits=upper_bits)
 
 
 def decode_indices(words: tf.Tensor, k: int, low_bits: int, upper_bits: int) -> tf.Tensor:
@@ -52,7 +53,7 @@ def decode_indices(words: tf.Tensor, k: int, low_bits: int, upper_bits: int) -> 
 
     Raises:
       tf.errors.InvalidArgumentError: the words are not those of k indices, or k, l, U or the shape is none of
-        these (on a CPU; in a graph a wrong rank is a ValueError).
+        these (in a graph a wrong rank is a ValueError).
 
     Example:
       >>> words = encode_indices([[3, 3, 4]], low_bits=0, upper_bits=8)
@@ -62,35 +63,8 @@ def decode_indices(words: tf.Tensor, k: int, low_bits: int, upper_bits: int) -> 
     Source: as of `encode_indices`.
     """
     words = tf.convert_to_tensor(words, tf.int32)
-    decode = _decode_by_tensorflow if on_gpu() else operations().decode_indices
-    return decode(words=words, k=k, low_bits=low_bits, upper_bits=upper_bits)
-
-
-def _encode_by_tensorflow(indices, low_bits, upper_bits):
-    rows, k = tf.shape(indices)[0], indices.shape[1]
-    count = -(-(k * low_bits + upper_bits) // 32)
-    at = tf.bitwise.right_shift(indices, low_bits) + tf.range(k)
-    row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(at))
-    upper = tf.scatter_nd(tf.stack([row, at], axis=-1), tf.ones_like(at), [rows, upper_bits])
-    bits = tf.concat([tf.reshape(_bits(indices, low_bits), [rows, k * low_bits]), upper], axis=1)
-    padded = tf.pad(bits, [[0, 0], [0, count * 32 - k * low_bits - upper_bits]])
-    words = tf.reshape(padded, [rows, count, 32])
-    return tf.reduce_sum(tf.bitwise.left_shift(words, tf.range(32)), axis=2)
-
-
-def _decode_by_tensorflow(words, k, low_bits, upper_bits):
-    rows = tf.shape(words)[0]
-    bits = tf.reshape(_bits(words, 32), [rows, 32 * words.shape[1]])
-    low = tf.reshape(bits[:, : k * low_bits], [rows, k, low_bits])
-    upper = bits[:, k * low_bits : k * low_bits + upper_bits]
-    at = tf.reshape(tf.cast(tf.where(upper > 0)[:, 1], tf.int32), [rows, k])
-    high = tf.bitwise.left_shift(at - tf.range(k), low_bits)
-    return high + tf.reduce_sum(tf.bitwise.left_shift(low, tf.range(low_bits)), axis=2)
-
-
-def _bits(x, count: int):
-    """The lowest `count` bits of each element, lowest first, in a new last dimension."""
-    return tf.bitwise.right_shift(x[..., tf.newaxis], tf.range(count)) & 1
+    with tf.device(_CPU):
+        return operations().decode_indices(words=words, k=k, low_bits=low_bits, upper_bits=upper_bits)
 
 
 tf.no_gradient("EncodeIndices")

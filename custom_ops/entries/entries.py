@@ -81,21 +81,21 @@ def replace_entries(rows: tf.Tensor, indices: tf.Tensor, values: tf.Tensor | flo
 
 def _sum_by_tensorflow(values, indices, length):
     shards = tf.shape(values, tf.int64)[0]
-    first = length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
-    at = tf.unstack(tf.cast(indices, tf.int64) + first, axis=1)
+    at = tf.cast(indices, tf.int64) + length * tf.range(shards)[:, tf.newaxis, tf.newaxis]
     total = tf.zeros(length * shards[tf.newaxis])
-    # One row after the other: where indices are distinct, the order of threads does not matter.
-    for where, what in zip(at, tf.unstack(values, axis=1), strict=True):
-        total = tf.tensor_scatter_nd_add(total, tf.reshape(where, [-1, 1]), tf.reshape(what, [-1]))
+    # One row after the other: where indices are distinct, the order of threads does not matter. (Unstacked
+    # integers would go through the host.)
+    for row, what in enumerate(tf.unstack(values, axis=1)):
+        total = tf.tensor_scatter_nd_add(total, tf.reshape(at[:, row], [-1, 1]), tf.reshape(what, [-1]))
     return tf.stop_gradient(total), tf.reduce_all(tf.math.is_finite(total))
 
 
 def _replace_by_tensorflow(rows, indices, values):
-    shape = tf.shape(indices)
-    row = tf.repeat(tf.range(shape[0]), shape[1])
-    where = tf.stack([row, tf.reshape(indices, [-1])], axis=1)
-    values = tf.reshape(tf.broadcast_to(values, shape), [-1])
-    return tf.stop_gradient(tf.tensor_scatter_nd_update(rows, where, values))
+    size = tf.shape(rows, tf.int64)
+    at = tf.cast(indices, tf.int64) + size[1] * tf.range(size[0])[:, tf.newaxis]
+    values = tf.reshape(tf.broadcast_to(values, tf.shape(indices)), [-1])
+    flat = tf.tensor_scatter_nd_update(tf.reshape(rows, [-1]), tf.reshape(at, [-1, 1]), values)
+    return tf.stop_gradient(tf.reshape(flat, size))
 
 
 tf.no_gradient("SumEntries")

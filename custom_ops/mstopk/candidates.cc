@@ -102,7 +102,7 @@ Candidates<Bits> CollectCandidates(int64_t n, const AdmissionRule& rule, bool vi
       const uint32_t admitted_from = trim && ties_left <= 0 ? rule.certain : rule.floor;
       const uint32_t floor = collecting ? admitted_from : KeyTraits<Bits>::kMax + 1;
       int64_t fresh = scan(begin + done, count, floor, done, bits, offsets);
-      if (trim) {
+      if (trim && ties_left > 0) {  // it never rises again
         const int64_t before = ties_left;
         fresh = TrimTies(bits, offsets, fresh, rule.certain, &ties_left);
         tied += before - ties_left;

@@ -1,9 +1,11 @@
 """Steps of sparse schemes for tests: one bucket, a list of gradients, a short `fit`."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.multiprocess import oracle
+from tests.thorough import P, thorough
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
@@ -28,6 +30,28 @@ def paired(topology):
     """Workers that pose as standing on two nodes, or each on its own where they would be uneven."""
     p = topology.num_workers
     return placed(topology, [rank % 2 if p % 2 == 0 else rank for rank in range(p)])
+
+
+# One node; every worker apart, so that trees and regions have as many parts; uneven; pairs, also such whose
+# ranks are not in order of nodes; nodes of three and four. Four apart are as three, but for a tree.
+PLACES = {
+    1: [(0,)],
+    2: [(0, 0), (0, 1)],
+    3: [(0, 1, 1)],
+    4: [(0, 1, 1, 0), pytest.param((0, 1, 2, 3), marks=thorough)],
+    5: [(0, 1, 2, 3, 4), (0, 0, 1, 1, 2)],
+    6: [(0, 0, 1, 1, 2, 2), (0, 0, 0, 1, 1, 1)],
+    7: [(0, 1, 2, 3, 4, 5, 6), (0, 0, 1, 1, 2, 2, 2)],
+    8: [tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 1, 1, 2, 2, 2, 2), (0, 0, 0, 0, 1, 1, 1, 1)],
+}[P]
+
+
+def _everywhere(request, topology):
+    """Collectives of workers placed in one of several ways."""
+    return placed(topology, request.param)
+
+
+everywhere = pytest.fixture(_everywhere, params=PLACES, ids=str)
 
 
 def bucket_of(n, dtype="float32"):

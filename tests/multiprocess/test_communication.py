@@ -53,6 +53,16 @@ def test_dtype_is_kept(scheme, comm, topology, dtype):
     np.testing.assert_array_equal(tf.cast(result, tf.float32), [p, 2 * p, p * (p - 1) / 2])
 
 
+def test_bfloat16_is_rounded_once(comm, topology):
+    """Each is half of the last bit of the node's sum, and together they are whole ones."""
+    if not topology.is_uniform:
+        pytest.skip("Torus2D is refused on uneven nodes")
+    mine = tf.cast([1.0 if topology.rank == 0 else 2.0**-8], tf.bfloat16)
+    summed = tf.cast(Torus2D().reduce(mine, {}, comm), tf.float32)
+    whole = tf.cast(tf.cast([1 + (topology.num_workers - 1) * 2.0**-8], tf.bfloat16), tf.float32)
+    np.testing.assert_array_equal(summed, whole)
+
+
 def test_all_workers_hold_the_same_bits(scheme, comm, topology):
     """Or weights drift apart: the order in which floats are added must not depend on the worker."""
     rng = np.random.default_rng(topology.rank)

@@ -20,7 +20,11 @@ def without_ties(p, steps):
 
 
 @pytest.mark.usefixtures("partners")
-@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"momentum": 0.5, "clip_norm": 5.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"nesterov": True}, {"momentum": 0.5, "clip_norm": 5.0}, {"wire_dtype": "float16"}],
+    ids=str,
+)
 def test_same_steps_as_the_numpy_model(here, options):
     """Whole numbers and momentum 0.5 are exact; else sums that are rounded elsewhere differ slightly."""
     p, rank = here.topology.num_workers, here.topology.rank
@@ -28,6 +32,17 @@ def test_same_steps_as_the_numpy_model(here, options):
     model = sparse_reference.DGC(here.topology.nodes, N, DENSITY, **options)
     for g in without_ties(p, 5):
         np.testing.assert_allclose(run.step(tf.constant(g[rank])), model.step(g), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.usefixtures("partners")
+def test_norms_beyond_float16_clip_as_others(here):
+    """A norm that is Inf would clip to nothing."""
+    runs = {of: sparse_runs.Run(DGC(DENSITY, clip_norm=5.0), here, N, of) for of in ("float16", "float32")}
+    gradient = tf.range(100.0, 100.0 + N)
+    for _ in range(2):
+        half, whole = (run.step(tf.cast(gradient, of)) for of, run in runs.items())
+        np.testing.assert_allclose(tf.cast(half, tf.float32), whole, rtol=2e-3)
+        assert whole.numpy().any()
 
 
 @pytest.mark.usefixtures("partners")

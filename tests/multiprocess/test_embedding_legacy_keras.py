@@ -301,6 +301,22 @@ def test_weights_as_a_checkpoint(comm, topology, trained, shared_tmp):
     assert_same_state(other.get_weights(), model.get_weights())
 
 
+def test_weights_are_replaced_if_the_first_worker_may(comm, topology, trained, shared_tmp, monkeypatch):
+    (_, model), path = trained, shared_tmp / "weights"
+    model.save_weights(str(path))
+    comm.barrier()
+    index = path.with_name("weights.index")
+    for answer, replaced in (("n", False), ("y", True)):
+        said = answer if topology.rank == 0 else None  # which would be an error
+        monkeypatch.setattr("builtins.input", lambda *_, said=said: said)
+        if topology.rank == 0:
+            index.write_bytes(b"mine")
+        comm.barrier()
+        model.save_weights(str(path), overwrite=False)
+        comm.barrier()
+        assert (index.read_bytes() != b"mine") == replaced
+
+
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
 def test_legacy_optimizers_are_refused(partners, strategy, name):
     with strategy.scope():

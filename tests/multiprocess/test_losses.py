@@ -123,6 +123,23 @@ def test_a_loss_outside_of_a_step_is_whole(strategy):
     assert float(loss) == 1
 
 
+def test_a_class_gives_a_step_of_ones_own_the_same_once_it_was_compiled(strategy, topology):
+    class Around(keras3.losses.MeanSquaredError):
+        def __call__(self, y, predicted, sample_weight=None):
+            return super().__call__(y, predicted, sample_weight)
+
+    def own_step():
+        return strategy.run(lambda: Around()(tf.ones([2, 1]), tf.zeros([2, 1])))
+
+    before = float(own_step())
+    assert before == 1 / topology.num_workers
+    with strategy.scope():
+        model = oracle.mlp(keras3)
+        model.compile(loss=Around())
+    model.evaluate(oracle.dataset(ROWS, BATCH), verbose=0)
+    assert float(own_step()) == before
+
+
 class OfALoss(keras3.metrics.Mean):
     def update_state(self, y, predicted, sample_weight=None):
         return super().update_state(keras3.losses.Huber()(y, predicted))

@@ -15,6 +15,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.communication import (
     DGC,
     Dense,
+    Float16,
     GTopK,
     Guarded,
     HiTopK,
@@ -174,12 +175,47 @@ def test_an_exact_run_begins_with_what_was_restored(comm, topology, variables, w
         kept_blob = first.memory.serialize()
         first = reducer()
         first.memory.deserialize(kept_blob if where == "one worker" else moved(comm, kept_blob))
+    first.reduce([(tf.fill(v.shape, tf.constant(np.nan)), v) for v in variables])  # a step that is skipped
     sums = first.reduce([(tf.zeros_like(v), v) for v in variables])
     np.testing.assert_array_equal(np.concatenate([g.numpy().ravel() for g in sums]), rest)
     for bucket, state in first.memory.buckets:
         assert first.scheme.in_use(state, there.topology)
         assert all(int(state[name]) == 0 for name in state if name == "waits"), bucket
     assert not sent_in_all(first, variables).any()
+
+
+@pytest.mark.usefixtures("partners")
+def test_what_float16_does_not_hold_of_what_was_restored_follows(comm, topology):
+    here, steps = apart(topology), 70
+    variable = tf.Variable(tf.zeros([101, 1], tf.float16))
+
+    def sum_of(reducer, value):
+        [summed] = reducer.reduce([(tf.fill(variable.shape, tf.constant(value, tf.float16)), variable)])
+        return summed.numpy().astype(float)
+
+    old = GradientReducer(HiTopK(0.02), here, bucket_bytes=1 << 20)
+    sent = sum(sum_of(old, 2048.0) for _ in range(steps))
+    new = GradientReducer(Dense(), here, bucket_bytes=1 << 20)
+    new.memory.deserialize(moved(comm, old.memory.serialize()))
+    parts = [sum_of(new, 0.0)]
+    [(_, state)] = new.memory.buckets
+    while int(state["waits"]) and len(parts) < 20:
+        parts.append(sum_of(new, 0.0))
+    assert 1 < len(parts) < 20
+    np.testing.assert_array_equal(sent + sum(parts), np.full([101, 1], steps * topology.num_workers * 2048.0))
+
+
+@pytest.mark.usefixtures("partners")
+def test_a_scheme_that_rounds_takes_along_what_was_restored_without(comm, topology):
+    """Of these float16 would have nothing left."""
+    here, variable = apart(topology), tf.Variable(tf.zeros([101, 1]))
+    old = GradientReducer(HiTopK(0.02), here, bucket_bytes=1 << 20)
+    tiny = tf.fill(variable.shape, 2.0**-40)
+    [sent] = old.reduce([(tiny, variable)])
+    new = GradientReducer(Float16(), here, bucket_bytes=1 << 20)
+    new.memory.deserialize(moved(comm, old.memory.serialize()))
+    [rest] = new.reduce([(tf.zeros_like(variable), variable)])
+    np.testing.assert_array_equal(sent + rest, topology.num_workers * tiny)
 
 
 def test_what_is_dropped_is_said(comm, topology, variables, caplog):

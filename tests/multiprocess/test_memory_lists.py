@@ -10,6 +10,7 @@ from tf_sparse_strategy.communication import (
     Auto,
     Dense,
     Guarded,
+    HiTopK,
     LinkModel,
     OkTopK,
     Piecewise,
@@ -101,6 +102,16 @@ def test_lists_of_variables_that_are_gone_are_forgotten(comm, topology, variable
     step(other, variables, topology, 5)  # and this is another model
     assert int(other.memory.buckets[0][1]["step" if "step" in other.memory.buckets[0][1] else "age"]) == 1
     assert not other.memory._restored
+
+
+def test_lists_that_share_a_layer_that_lives_are_forgotten(topology):
+    """Several heads, one after the other, on what has been trained before."""
+    reducer = GradientReducer(HiTopK(0.05), apart(topology), bucket_bytes=1 << 20)
+    base, head = tf.Variable(tf.zeros([20, 10])), None
+    for seed in range(3):
+        head = tf.Variable(tf.zeros([10, 2]))
+        step(reducer, [base, head], topology, seed)
+    assert len(reducer.memory._lists) == (topology.num_workers > 1)
 
 
 def test_slices_alone_are_no_list(comm, topology):

@@ -10,6 +10,7 @@ from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
+    Float16,
     Guarded,
     HiTopK,
     LinkModel,
@@ -85,6 +86,16 @@ def test_an_exact_phase_begins_with_what_was_kept(here, sparse, exact, mode):
     assert not run.kept(N).any()
     np.testing.assert_array_equal(sum(sums), data[:4].sum(axis=(0, 1)))
     np.testing.assert_array_equal(step(tf.constant(data[4, rank])), data[4].sum(axis=0))
+
+
+@pytest.mark.usefixtures("partners")
+def test_a_phase_that_rounds_begins_without(here):
+    """Of these float16 would have nothing left."""
+    run, tiny = run_of([(0, HiTopK(0.05)), (3, Float16())], here), tf.fill([N], 2.0**-40)
+    sums = [run.step(tiny).numpy() for _ in range(4)]
+    assert not run.kept(N).any()
+    np.testing.assert_array_equal(sum(sums), 4 * here.topology.num_workers * tiny)
+    assert not run.step(tiny).numpy().any()
 
 
 def test_what_was_kept_may_be_more_than_float16_holds(here):

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from tests.multiprocess.saving_models import X, Y, assert_same_state, build, tree
+from tf_sparse_strategy import saving
 
 pytestmark = pytest.mark.usefixtures("partners")
 
@@ -28,6 +29,26 @@ def test_weights_in_several_files(strategy, shared_tmp):
     other.load_weights(shared_tmp / "m.weights.json")
     assert_same_state(other.get_weights(), one.get_weights())
     assert len(tree(shared_tmp)) > 2 and not any("partial" in name for name in tree(shared_tmp))
+
+
+def test_weights_in_several_files_are_compared_by_all_of_them(strategy, shared_tmp):
+    """The one that is named says only which these are."""
+    model, path = build(keras3, strategy), shared_tmp / "m.weights.json"
+    model.save_weights(shared_tmp / "m.weights.h5", max_shard_size=1e-7)
+    strategy.extended.collectives.barrier()
+    told = saving._fingerprint(str(path))
+    assert told == saving._fingerprint(str(path))
+    strategy.extended.collectives.barrier()
+    last = shared_tmp / max(name for name in tree(shared_tmp) if name.endswith(".h5"))
+    if strategy.topology.rank == 0:
+        last.write_bytes(last.read_bytes() + b"x")
+    strategy.extended.collectives.barrier()
+    assert saving._fingerprint(str(path)) not in (told, saving._MISSING)
+    strategy.extended.collectives.barrier()
+    if strategy.topology.rank == 0:
+        last.unlink()
+    strategy.extended.collectives.barrier()
+    assert saving._fingerprint(str(path)) == saving._MISSING
 
 
 REMOTE = {

@@ -100,7 +100,9 @@ def check_runtime(reports: Sequence[Report]) -> Iterable[Finding]:
             fix = "run `python tools/horovod/build.py --gpu` in the source tree"
             yield _warn(f"{host}: GPUs, but Horovod was built without NCCL: slow", fix)
         if 0 < gpus < workers:
-            yield _fail(
+            # A process that is given one does not see those of the others.
+            found = _warn if gpus == 1 and report["launched"] and report["gpus_given"] else _fail
+            yield found(
                 f"{host}: {workers} workers for {gpus} GPUs",
                 f"start {gpus} workers there; to train on CPUs, set CUDA_VISIBLE_DEVICES=-1 (horovodrun "
                 "hands it to no other machine: let it start `env CUDA_VISIBLE_DEVICES=-1 python ...`)",

@@ -16,7 +16,6 @@ from tf_sparse_strategy.cluster.exchange import (
     PATIENCE,
     Alone,
     Exchange,
-    ExchangeError,
     ThroughPipe,
     ThroughRendezvous,
 )
@@ -74,6 +73,11 @@ def main(argv: list[str]) -> int:
         )
     if args.model and not args.measure:
         parser.error("--model FILE keeps what --measure finds: give both.")
+    if args.model and os.environ.get("HOROVOD_RANK", "0") == "0":
+        try:
+            args.model.touch()  # now, not after the measurement
+        except OSError as error:
+            parser.error(f"--model: {error}")
     try:
         if args.pipe is not None:
             examine_self(ThroughPipe(args.pipe))
@@ -92,7 +96,7 @@ def main(argv: list[str]) -> int:
 
             links.measure(args.model)
         return code
-    except ExchangeError as error:
+    except RuntimeError as error:
         print(f"tss doctor: {error}", file=sys.stderr)
         return 1
     except ValueError as error:
@@ -155,8 +159,9 @@ def examine_hosts(text: str) -> int:
             for host, error in patients.errors.items()
         ]
     if not any(is_here(host.name) for host in hosts):
-        text = "this machine is none of -H, and horovodrun must be started on one of them"
-        lost.append(checks.Finding("warn", text, f"log in to {hosts[0].name}, and start it there"))
+        text = "this machine is none of -H: horovodrun needs its interface to be named as theirs"
+        remedy = f"where it fails, log in to {hosts[0].name}, and start it there"
+        lost.append(checks.Finding("warn", text, remedy))
     return 0 if _conclude(present, lost, speak=True) else 1
 
 

@@ -39,6 +39,7 @@ def collect() -> dict[str, Any]:
       interfaces: {name: IPv4 address}.
       interface: HOROVOD_GLOO_IFACE, or None.
       launched: whether a launcher chose the interface already.
+      gpus_given: whether CUDA_VISIBLE_DEVICES says which GPUs are seen.
       workers: on this machine.
       versions: {package: version or None}.
       settings: {environment variable: value}, of those all workers must share.
@@ -55,6 +56,7 @@ def collect() -> dict[str, Any]:
         "interfaces": interfaces(),
         "interface": os.environ.get("HOROVOD_GLOO_IFACE"),
         "launched": "HOROVOD_RANK" in os.environ,
+        "gpus_given": "CUDA_VISIBLE_DEVICES" in os.environ,
         "workers": int(os.environ.get("HOROVOD_LOCAL_SIZE", 1)),
         "versions": versions(),
         "settings": {n: v for n, v in sorted(os.environ.items()) if _SHARED.fullmatch(n)},

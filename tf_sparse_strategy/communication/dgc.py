@@ -9,6 +9,7 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.communication.hitopk import HiTopK
 from tf_sparse_strategy.communication.messages import take_out
+from tf_sparse_strategy.embedding import clipping
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
 from tf_sparse_strategy.topology import Topology
 
@@ -85,8 +86,9 @@ class DGC(HiTopK):
                 f"communication=DGC(...) applies momentum itself; the optimizer is {name} with "
                 f"momentum={momentum}. Use keras.optimizers.SGD(learning_rate), without momentum, or HiTopK."
             )
-        clipping = ("clipnorm", "global_clipnorm", "clipvalue")
-        told = [f"{name}={limit}" for name in clipping if (limit := getattr(optimizer, name)) is not None]
+        names = ("clipnorm", "global_clipnorm", "clipvalue")
+        limits = {name: getattr(optimizer, name) for name in names}
+        told = [f"{name}={limit}" for name, limit in limits.items() if clipping.is_set(limit)]
         if told:
             raise ValueError(
                 f"communication=DGC(...): the optimizer's {', '.join(told)} would cut off what has waited. "

@@ -14,15 +14,17 @@ from tf_sparse_strategy.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Float16(Communication):
-    """Sums float32 gradients as `scheme` does, but each worker's, and their sum, rounded to float16.
+    """Sums float32 gradients as `scheme` does, but each worker's, and each sum of some, rounded to float16.
 
     In as many messages half the bytes; what is beyond the largest float16 that P of them may add up to is
     cut, so that finite gradients have a finite sum:
 
         u = x_1 + ... + x_P,   x_p = float16(min(max(g_p, -L), L)),   L = 65504 / P (1 + 2^-11)^-P
 
-    Eleven bits of an element remain, of one below 6e-5 fewer, and of one below 3e-8 nothing; unlike a sparse
-    scheme it keeps nothing for later. Gradients of other dtypes are summed by `scheme` as they are.
+    Eleven bits of an element remain, of one below 6e-5 fewer, and of one below 3e-8 nothing, and of a sum
+    fewer the more workers add to it, or cancel; unlike a sparse scheme it keeps nothing for later. A step
+    that takes residuals along, after a sparse scheme, is summed by `scheme`, and so are gradients of other
+    dtypes.
 
     When not to use it: where the exact sum hides behind the computation, or links are fast: cutting and
     converting costs some six passes over the gradient; where gradients are tiny, as of a loss that is a mean
@@ -57,6 +59,10 @@ class Float16(Communication):
 
     def validate(self, topology: Topology) -> None:
         self.scheme.validate(topology)
+
+    @property
+    def lossless(self) -> Communication:
+        return self.scheme
 
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
         if bucket.dtype != tf.float32:

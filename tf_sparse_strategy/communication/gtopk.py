@@ -52,7 +52,8 @@ class GTopK(MessageCommunication):
     sum are applied, and those of many nodes compete for them. On one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`; the selector is of a holder's
+        own entries, not of sums.
 
     Raises:
       ValueError: an argument is not one that `HiTopK` takes.

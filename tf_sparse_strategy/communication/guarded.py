@@ -42,7 +42,7 @@ class Guarded(Switching):
 
     A check costs an all-reduce of 2 N elements, 16 N (P-1)/P bytes in 2 (P-1) messages per worker (half of it
     without error feedback), which pass between nodes as those of `Dense` do, one of a single number, and two
-    selections.
+    selections. In a step that is not finite nothing changes, whatever was printed.
     `CommunicationMonitor` logs eps, and how many checks were beyond the limit.
 
     When not to use it: where steps are so few that a check in each 100th says nothing; and the bound that is
@@ -103,6 +103,9 @@ class Guarded(Switching):
     def error_feedback(self) -> bool:
         """That of the scheme."""
         return self.scheme.error_feedback
+
+    def check_optimizer(self, optimizer) -> None:
+        self.scheme.check_optimizer(optimizer)
 
     def _counters(self, bucket: BucketSpec, topology: Topology) -> dict[str, tf.Variable]:
         return {

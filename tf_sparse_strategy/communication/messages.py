@@ -38,7 +38,7 @@ class MessageCommunication(SparseCommunication):
 
     @property
     def _is_dense(self) -> bool:
-        return super()._is_dense and self.wire_dtype is None
+        return super()._is_dense and (self.wire_dtype is None or self.index_coding == "int32")
 
     def _result_bytes(self, n: int, share: Share) -> int:
         return 4 * min(self._message_words(n, share), n + 1)  # as messages, or dense with a flag

@@ -147,7 +147,8 @@ class OkTopK(SparseCommunication):
         new = {
             AGE: age + 1,
             "local_threshold": local,
-            "global_threshold": overall * (tf.cast(sums, tf.float32) / k) ** _CORRECTION,
+            # Not 0 where no sum passed: the next step would send all.
+            "global_threshold": overall * (tf.cast(tf.maximum(sums, 1), tf.float32) / k) ** _CORRECTION,
             "overdue": tf.cast(tf.reduce_max(everyone[:, 1]), tf.int64),
             PASSED: tf.cast(tf.size(chosen), tf.float32) / k,
             "boundaries": boundaries,
@@ -235,6 +236,8 @@ def _balance(rows, sizes, share: Share, collectives):
       share: what this worker keeps.
       collectives: of this worker.
     """
+    if share.holders <= _IMBALANCE:  # nor can one have more than all
+        return rows
     topology = collectives.topology
     groups = tf.constant(
         sorted({topology.of(rank).ranks(share.group) for rank in range(topology.num_workers)})

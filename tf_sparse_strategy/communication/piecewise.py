@@ -35,7 +35,8 @@ class Piecewise(Switching):
         take as much memory throughout as the latter's.
       unit: of the starts: "epoch" (default), or "step", a step being one reduction of the gradients, of one
         list of variables: lists that are trained again by a `tf.function` outside `fit` count each for
-        itself. Steps that one worker makes alone, which sends nothing, do not count.
+        itself. Steps that one worker makes alone, which sends nothing, do not count, nor do those that are
+        not finite; a change that would begin with such a step is told again.
       flush: whether an exact phase begins by summing the residuals; default True.
 
     Raises:

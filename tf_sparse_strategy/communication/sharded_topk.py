@@ -107,7 +107,8 @@ class ShardedTopK(MessageCommunication):
     one node it is `Dense`.
 
     Args:
-      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`.
+      density, error_feedback, wire_dtype, index_coding, selector: see `HiTopK`; the selector is of what a
+        node sends, not of sums.
       applied: a, entries of a block's sum that are applied, for each that a node sends of the block;
         at least 1; default 1. With 3, coded messages are together shorter than uncoded ones with 1.
 
@@ -143,8 +144,7 @@ class ShardedTopK(MessageCommunication):
         acc = dealing.padded(x if own is None else x + own)
         blocks = dealing.deal(acc)
         away = [block for block in range(holders) if block != here]
-        others = tf.gather(blocks, away)
-        values, indices = select(others, packing.k, self.selector)
+        values, indices = (tf.gather(x, away) for x in select(blocks, packing.k, self.selector))
         messages = packing.pack(values, indices, all_finite(values))
         splits = [int(holder != here) for holder in range(holders)]
         received, _ = collectives.all_to_all(messages, splits, share.group, purpose="gradients")

@@ -6,7 +6,8 @@ magnitude; the rest stays in the residual. Then the node's workers give each oth
 Everything is float32 inside, whatever the bucket's dtype.
 
 Nothing is dropped where nothing is gained, and the sum is then that of `Dense`: with one node (one worker
-for the flat schemes), with density 1, for float64, integers and complex numbers, and for empty buckets.
+for the flat schemes), with density 1 (but where coded messages are shorter), for float64, integers and
+complex numbers, and for empty buckets.
 Nor is anything of small vectors, as most biases and normalizations are, unless momentum is applied on the
 way: they hardly count beside a model's matrices, and models learn worse where they come late.
 """

@@ -151,9 +151,9 @@ class Switching(Communication):
         """(sum, new values of the scheme's variables `own` and of `kept`, whether nothing must follow)."""
         share = self.share(collectives.topology)
 
-        def total(x):
-            inner = State(own)
-            return tf.ensure_shape(scheme.reduce(x, inner, collectives), bucket.shape), inner.staged
+        def total(x, lossless):
+            inner, by = State(own), scheme.lossless if lossless else scheme
+            return tf.ensure_shape(by.reduce(x, inner, collectives), bucket.shape), inner.staged
 
         summed, left, done, staged = residual.sum_with(kept, bucket, leaving, share, total)
         return summed, staged | {RESIDUAL: left}, done

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_sparse_strategy import cost_model
+from tf_sparse_strategy import cost_model, wire
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.cost_model import Cost, LinkModel
 from tf_sparse_strategy.topology import Group, Topology
@@ -46,8 +46,10 @@ class Torus2D(Communication):
             )
 
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
-        shard = collectives.reduce_scatter(bucket, Group.LOCAL, purpose="gradients")
+        wide = tf.cast(bucket, wire.summed_as(bucket.dtype))  # rounded once
+        shard = collectives.reduce_scatter(wide, Group.LOCAL, purpose="gradients")
         shard = collectives.all_reduce(shard, Group.CROSS, purpose="gradients")
+        shard = tf.cast(shard, bucket.dtype)
         whole = collectives.all_gather(shard, Group.LOCAL, purpose="gradients")
         return whole[: tf.size(bucket)]
 

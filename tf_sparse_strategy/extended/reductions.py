@@ -7,7 +7,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_sparse_strategy.embedding import slices
 from tf_sparse_strategy.extended.batches import component, is_per_replica, opened
-from tf_sparse_strategy.gradient_kinds import coalesced, values_of
+from tf_sparse_strategy.gradient_kinds import coalesced, has_constant_indices, values_of
 from tf_sparse_strategy.input import if_counted
 
 ReduceOp = reduce_util.ReduceOp
@@ -223,8 +223,11 @@ class Reductions:
 
 
 def reduce_op_of(op: str | ReduceOp) -> ReduceOp:
-    """TensorFlow's constant for the name of a reduction."""
-    return ReduceOp(op.upper()) if isinstance(op, str) else op
+    """TensorFlow's constant for the name of a reduction; of other libraries' numbers none."""
+    try:
+        return ReduceOp(op.upper() if isinstance(op, str) else op)
+    except ValueError:
+        raise ValueError(f'reduce_op={op!r} is not "sum", "mean" or a tf.distribute.ReduceOp.') from None
 
 
 def _own(value):
@@ -239,6 +242,9 @@ def _counted_gradient(gradient, variable, counts):
         return gradient  # of all workers' rows that count
     if isinstance(slices.tensorflows(gradient), tf.Variable):
         return gradient  # in which a step of the user's adds up several batches
+    if isinstance(gradient, tf.IndexedSlices) and has_constant_indices(gradient):  # which all workers have
+        values = tf.where(counts, gradient.values, tf.zeros_like(gradient.values))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = (if_counted(x, counts) for x in (gradient.values, gradient.indices))
         return tf.IndexedSlices(values, indices, gradient.dense_shape)

@@ -57,7 +57,7 @@ class DelayedUpdates:
     def __init__(self, step: threading.local):
         self._step = step
         self._rows: list[weakref.ref] = []  # in the order of first lookups, the same on all workers
-        self._plans = weakref.WeakKeyDictionary()  # model: (optimizer, tables, ids)
+        self._plans = weakref.WeakKeyDictionary()  # model: (optimizer, ids of what it trains, tables, ids)
         self._told: set[tuple[str, str]] = set()  # (tables, reason) of which the log knows
         self._local = _Step()
 

@@ -241,8 +241,11 @@ class Watchdog:
             leaving = self._end is not None and stands >= self._limits[0]
             if in_collective or leaving or lasts >= (_GRACE if self._is_stall else self._limits[1]):
                 self._print(f"ended, for the cause above, at {source_line.main_thread_line()}")
+                # A reader that has paused is not waited for.
+                last = threading.Thread(target=_flush_output, daemon=True)
                 with contextlib.suppress(Exception):
-                    sys.stdout.flush()
+                    last.start()
+                    last.join(_PATIENCE)
                 os._exit(EXIT_CODE)
             self._report(now)  # not judged any more, but rank 0 must not seem dead
             time.sleep(min(self._interval, 0.5))
@@ -284,6 +287,11 @@ class Watchdog:
         self._told.wait(_GOODBYE)
         if self._end.consequence and self._decided.wait(_LAST_WORDS) and said_before:
             self._print(f"the cause of the error above: {self._cause}")
+
+
+def _flush_output() -> None:
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
 
 
 def _of_end(end: End) -> dict:

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <string>
 #include <utility>
@@ -258,7 +259,12 @@ class FetchOp : public StoreOp {
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &found));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &data));
     std::string read;
-    found->scalar<bool>()() = store->Get(context->input(0).scalar<int64_t>()(), &read);
+    try {
+      found->scalar<bool>()() = store->Get(context->input(0).scalar<int64_t>()(), &read);
+    } catch (const std::bad_alloc&) {  // which would end the process
+      context->CtxFailure(absl::ResourceExhaustedError("no memory was left to read an encoded sample"));
+      return;
+    }
     if (found->scalar<bool>()()) data->scalar<tstring>()() = read;
     store->microseconds += datacache::Microseconds() - begin;
     TellDamaged(*store);
