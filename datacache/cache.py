@@ -234,7 +234,7 @@ class DataCache:
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         # Finished batches wait where the training is slower, as many as are loaded at a time.
         sample_bytes = sum(x.shape.num_elements() * x.dtype.size for x in tf.nest.flatten(self.spec))
-        at_once = min(os.cpu_count(), _LOADED_AT_ONCE // max(len(rows) * sample_bytes, 1))
+        at_once = min(len(os.sched_getaffinity(0)), _LOADED_AT_ONCE // max(len(rows) * sample_bytes, 1))
         at_once = max(at_once, READY)
         batches = steps.map(load_batch, at_once, deterministic=True).prefetch(READY)
         dataset = untuned(native.timed(batches, self.memory.name))

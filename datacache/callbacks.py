@@ -73,7 +73,7 @@ class Resume(_Callback):
         super().__init__()
         if every is not None and every < 1:
             raise ValueError(f"every={every}: must be at least 1 step, or None for epochs.")
-        if model.optimizer is None or not model.built:
+        if getattr(model, "optimizer", None) is None or not model.built:
             raise ValueError("Resume needs a model that is compiled and built: call model.build(...) first.")
         with model.distribute_strategy.scope():
             build = getattr(model.optimizer, "build", None) or model.optimizer._create_all_weights  # legacy

@@ -1,6 +1,6 @@
 """Where the records of TFRecord files begin: found once, for later runs and the machine's other processes.
 
-    <local_dir>/index/<hex>.npy                         where there are local copies
+    <local_dir>/index/<hex>.npy                         where there are local copies; beside it a lock
     <memory_dir>/datacache-<uid>/index-<hex>/index.npy  where there are none
 
 A digest, and an array as NumPy writes it. Anybody can write the digest of anything: an index is believed only

@@ -2,7 +2,7 @@
 
     <local_dir>/.datacache                   marker and lease
     <local_dir>/files/<2 hex>/<hex>-<stamp>  a file's bytes and a footer (copy.h): crc32c, length, stamp
-    <local_dir>/index/<hex>.npy              where the records of TFRecord files begin (index.py)
+    <local_dir>/index/<hex>.npy[.tmp.lock]   where the records of TFRecord files begin (index.py)
 
 A copy's name is a hash of its original's path, and the stamp of the original's content: whatever a source's
 files are called, nothing is written elsewhere, and runs that listed a source before and after it changed do

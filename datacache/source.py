@@ -124,7 +124,8 @@ class TFRecords:
             if not self.paths:
                 raise ValueError(f"TFRecords: no file matches {pattern!r}; is the storage mounted?")
             self.files = _ask_all(_stat, self.paths)
-        self.title = f"TFRecords {pattern if isinstance(pattern, str) else ', '.join(self.paths)}"
+        several = f"{self.paths[0]} and {len(self.paths) - 1} more"
+        self.title = f"TFRecords {pattern if isinstance(pattern, str) else several}"
         self.fingerprint = _fingerprint("TFRecords", [tuple(file) for file in self.files])
         self.contents = _contents(self.files)
         self._copies = LocalCopies(None)

@@ -1,4 +1,4 @@
-"""`custom_ops.encode_indices`, `decode_indices`: there and back, and against what replaces them on GPUs."""
+"""`custom_ops.encode_indices`, `decode_indices`: there and back."""
 
 import doctest
 

@@ -100,7 +100,7 @@ def test_a_hostile_manifest(pattern, shm, tmp_path, capsys):
     (store.parent / "about.json").write_text('{"source": "\\u001b[31m../../etc", "created": "now"}')
     assert command.main(["ls", "--memory-dir", str(shm)]) == 0
     assert "\x1b" not in capsys.readouterr().out
-    [index] = (tmp_path / "local" / "index").iterdir()
+    [index] = (tmp_path / "local" / "index").glob("*.npy")
     index.write_bytes(b"\x80\x04K\x01." * 20)  # a pickle
     precious = tmp_path / "precious"
     precious.write_text("keep")

@@ -69,7 +69,7 @@ HOSTILE_INDICES = {
 def read_by_hostile_indices(pattern: str, shm: str, local: str) -> None:
     """Each is known for what it is, and written anew."""
     cache = help_.cache(pattern, shm, local, memory=0)
-    [path] = pathlib.Path(local, "index").iterdir()
+    [path] = pathlib.Path(local, "index").glob("*.npy")
     right = path.read_bytes()
     for name, changed in HOSTILE_INDICES.items():
         print(name, file=sys.stderr, flush=True)

@@ -156,7 +156,7 @@ def test_killed_at_random_points(tmp_path, shm, points):
     assert half_filled > points // 10  # it was killed while it worked
     cache = help_.cache(pattern, shm, local, version="v")
     assert len(list(shm.glob("*/*/.datacache"))) == 1  # the workers' store is the cache's
-    assert not list(local.glob("**/*.tmp.*"))  # what was half written is gone
+    assert not [path for path in local.glob("**/*.tmp.*") if path.suffix != ".lock"]  # half written
     assert sorted(np.concatenate(help_.numbers_of(cache.dataset(16, epochs=1)))) == list(range(SAMPLES))
     uncached = help_.cache(pattern, shm, memory=0)
     for one, other in zip(trained(cache, 2), trained(uncached, 2), strict=True):

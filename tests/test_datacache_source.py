@@ -63,9 +63,8 @@ def test_an_index_waits_for_its_own_alone(copied, pattern, shm, tmp_path):
     """What is being indexed is not cleared; another source's index is made beside it, or found."""
     slow, other = datacache.TFRecords(pattern), datacache.TFRecords(help_.records(tmp_path / "other"))
     copies = LocalCopies(tmp_path / "local" if copied else None)
-    with index.place(copies, str(shm), slow.fingerprint):
-        with futures.ThreadPoolExecutor() as pool:
-            pool.submit(other.open, copies, str(shm)).result(timeout=10)
+    with futures.ThreadPoolExecutor() as pool, index.place(copies, str(shm), slow.fingerprint):
+        pool.submit(other.open, copies, str(shm)).result(timeout=10)
         if not copied:
             with pytest.raises(directories.InUse):
                 memory.clear(memory.root_of(str(shm)) / f"{memory.INDEX}{slow.fingerprint[:32]}")

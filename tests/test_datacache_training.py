@@ -178,6 +178,9 @@ def test_a_model_that_is_not_built(tmp_path):
     bare.compile("sgd", "mse")
     with pytest.raises(ValueError, match="built"):
         Resume(tmp_path, bare)
+    for kind in (keras, tf_keras):
+        with pytest.raises(ValueError, match="compiled"):
+            Resume(tmp_path, kind.Sequential([kind.layers.Input([2]), kind.layers.Dense(1)]))
     with pytest.raises(ValueError, match="every=0"):
         Resume(tmp_path, model(), every=0)
 

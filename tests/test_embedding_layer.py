@@ -321,3 +321,20 @@ def test_another_process_loads_what_names_our_classes(tmp_path):
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=300
     )
     assert found.stdout.split()[-1:] == ["LazyAdam"], found.stderr
+
+
+@pytest.mark.usefixtures("scope")
+def test_what_repeats_is_added_up_before_it_is_rounded():
+    """As by several workers: of one lookup's part float16 has nothing."""
+    layer = tss.layers.ShardedEmbedding(L, D, wire_dtype="float16")
+    layer.build()
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.zeros([4096], tf.int32))) * 2.0**-30
+        return tf.convert_to_tensor(tape.gradient(loss, layer.trainable_variables[0].value))
+
+    expected = np.zeros([L, D])
+    expected[0] = 2.0**-18
+    np.testing.assert_array_equal(gradient(), expected)

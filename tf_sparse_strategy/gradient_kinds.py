@@ -100,3 +100,8 @@ def sum_of_squares(gradient: Any) -> tf.Tensor:
     x = tf.abs(x) if x.dtype.is_complex else x
     wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
     return tf.cast(tf.reduce_sum(tf.square(wide)), tf.float64)
+
+
+def is_set(limit: float | None) -> bool:
+    """Whether a limit, as `clipnorm`, clips at all: to Keras 0 and less, as None, mean that none is set."""
+    return limit is not None and limit > 0

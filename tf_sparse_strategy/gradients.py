@@ -152,8 +152,8 @@ class GradientReducer:
         own = {name: variable for name, variable in state.items() if name not in (LEFT, WAITS)}
 
         def by_scheme(bucket, lossless):
-            others, by = State(own), scheme.lossless if lossless else scheme
-            summed = tf.ensure_shape(by.reduce(bucket, others, self._collectives), packed.shape)
+            others = State(own, lossless)
+            summed = tf.ensure_shape(scheme.reduce(bucket, others, self._collectives), packed.shape)
             return summed, (others.staged, others.verdict(summed))
 
         waits = state[WAITS].read_value()

@@ -22,7 +22,7 @@ import warnings
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import clipping, lazy, separable, slices
-from tf_sparse_strategy.gradient_kinds import of_present, values_of
+from tf_sparse_strategy.gradient_kinds import coalesced, of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import may_be_behind
 
@@ -81,9 +81,13 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
     if not _applying.done:
         extended.gradients.communication.check_optimizer(optimizer)
         reduce = functools.partial(extended.reduce_gradients, are_counted=_are_counted(optimizer))
-        summed = of_present(
-            lambda present: _clip_sums(optimizer, reduce(present), [v for _, v in present]), grads_and_vars
-        )
+
+        def sums(present):
+            if getattr(optimizer, "clips_rows", False):  # which adds up what repeats, so it need not travel
+                present = [(g if slices.of(v) is not None else coalesced(g), v) for g, v in present]
+            return _clip_sums(optimizer, reduce(present), [v for _, v in present])
+
+        summed = of_present(sums, grads_and_vars)
     if extended.delayed is None:
         return summed
     return extended.delayed.delay(summed, [g for g, _ in grads_and_vars])

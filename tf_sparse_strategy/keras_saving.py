@@ -139,14 +139,20 @@ def _ask_once(ask, original, model, filepath, *args, **kwargs):
     decided = not saving.is_chief(extended)
     if tables.of_training(model) is not None:  # of which the others send theirs, or not
         with agreement.together(extended.collectives):  # `ask` may find no terminal
-            # The second is tf_keras's, of weights as a checkpoint.
-            there = any(map(tf.io.gfile.exists, (filepath, f"{filepath}.index")))
-            goes = not decided and (not there or ask(filepath))
+            goes = not decided and (not _is_there(filepath) or ask(filepath))
         if not agreement.gather(goes, extended.collectives)[0]:
             return None
         decided = True
     args, kwargs = ((decided, *args[1:]), kwargs) if args else (args, kwargs | {"overwrite": decided})
     return original(model, filepath, *args, **kwargs)
+
+
+def _is_there(filepath) -> bool:
+    """Whether there is such a file, or, of tf_keras, such a checkpoint of weights."""
+    try:
+        return any(map(tf.io.gfile.exists, (filepath, f"{filepath}.index")))
+    except tf.errors.UnimplementedError:  # no file system of TensorFlow's, e.g. hf://
+        return False
 
 
 def _save_by_chief(original, model, filepath, *args, **kwargs):

@@ -72,10 +72,16 @@ class Share:
 
 
 class State(dict):
-    """A bucket's variables by name, and what the step that is being computed makes of them."""
+    """A bucket's variables by name, and what the step that is being computed makes of them.
 
-    def __init__(self, variables: dict[str, tf.Variable]):
+    Args:
+      variables: by name.
+      lossless: whether nothing of the step's sum may be rounded off, as it takes residuals along.
+    """
+
+    def __init__(self, variables: dict[str, tf.Variable], lossless: bool = False):
         super().__init__(variables)
+        self.lossless = lossless
         self.staged: dict[str, tf.Tensor] = {}
         self.finite: tf.Tensor | None = None
 
@@ -157,8 +163,8 @@ def sum_with(
       bucket: [N].
       leaves: whether what is kept is added; scalar bool, the same on all workers.
       share: what this worker keeps.
-      total: sums a vector over the workers, the second argument saying whether nothing may be lost; returns
-        the sum, and whatever else the caller needs.
+      total: sums a vector over the workers, given whether it is `State.lossless`; returns the sum, and
+        whatever else the caller needs.
 
     Returns:
       (the sum in the dtype of `bucket`, the new residual, whether nothing needs to follow, the rest of what

@@ -10,6 +10,7 @@ import tensorflow as tf
 from benchmarks.hand_in import hand_in
 from tf_sparse_strategy import collectives, cost_model, link_measurement
 from tf_sparse_strategy.communication import Dense, Torus2D
+from tf_sparse_strategy.residual import State
 from tf_sparse_strategy.topology import Group
 
 # Bytes each worker holds: how many calls, one after the other, share one measurement. Starting eight
@@ -36,7 +37,7 @@ def operations(comm, model) -> dict:
     )
     for name, scheme in SCHEMES.items():
         found[name] = (
-            lambda x, scheme=scheme: scheme.reduce(x, {}, comm),
+            lambda x, scheme=scheme: scheme.reduce(x, State({}), comm),
             lambda n, scheme=scheme: scheme.cost(n // 4, topology, model).seconds,
         )
     return found

@@ -26,7 +26,7 @@ class Saving(tf.keras.callbacks.Callback):
       **lasting: what else a run that goes on must have in common with the one before.
 
     Raises:
-      ValueError: the checkpoint is of a run with other lasting settings.
+      ValueError: the checkpoint is of a run with other lasting settings, or of another model.
     """
 
     def __init__(
@@ -45,9 +45,15 @@ class Saving(tf.keras.callbacks.Callback):
         kept = {"model": model, "optimizer": model.optimizer, "seeds": unseen(model)}
         checkpoint = tf.train.Checkpoint(residual=strategy.residual, epoch=self._epoch, **kept)
         self._manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=1)
-        if self._manager.latest_checkpoint:
+        if latest := self._manager.latest_checkpoint:
             self._check()
-        self._manager.restore_or_initialize()
+            try:
+                checkpoint.restore(latest).assert_existing_objects_matched()
+            except (AssertionError, ValueError) as error:
+                raise ValueError(
+                    f"{directory} holds a checkpoint of another model: leave out --resume, or give another "
+                    f"--output_dir. {error}"
+                ) from error
 
     def _check(self):
         if not tf.io.gfile.exists(self._settings_file):

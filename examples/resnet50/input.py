@@ -19,6 +19,7 @@ from tf_sparse_strategy.pipelines import without_tuning
 # Of the synthetic files: numbers of images and of shards.
 _IMAGES = {"train": 192, "validation": 44}
 _SHARDS = {"train": 4, "validation": 2}
+_VALIDATED_AT_ONCE = 512 << 20  # bytes, as DataCache's of training
 
 
 class Step(NamedTuple):
@@ -164,6 +165,9 @@ class Data:
             aspects, config.validation_batch_size, workers, phase.size, phase.rectangles
         )
 
+        batch_bytes = 12 * len(steps[0].ids[rank::workers]) * max(step.height * step.width for step in steps)
+        at_once = max(1, min(len(os.sched_getaffinity(0)), len(steps), _VALIDATED_AT_ONCE // batch_bytes))
+
         def load(ids, counts, height, width):
             canvases, aspects, labels = cache.load(ids)
             boxes = images.middle_boxes(aspects, phase.size, height, width)
@@ -182,7 +186,9 @@ class Data:
             )
             dataset = tf.data.Dataset.from_tensor_slices(columns)
             # Without end: tf_keras goes on where its last round has ended.
-            return dataset.repeat().map(load, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+            dataset = dataset.repeat().map(load, at_once, deterministic=True).prefetch(1)
+            dataset.is_prefetched = True
+            return dataset
 
         return self._strategy.distribute_datasets_from_function(batches), len(steps)
 

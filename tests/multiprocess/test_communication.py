@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.communication import Dense, Float16, LinkModel, Torus2D
+from tf_sparse_strategy.residual import State
 from tf_sparse_strategy.topology import Group
 
 SIZES = [1, 3, 8, 1001]
@@ -31,7 +32,7 @@ def vector(rank, n):
 
 def reduce_all(scheme, comm, vectors, mode):
     def run(*xs):
-        return [scheme.reduce(x, {}, comm) for x in xs]
+        return [scheme.reduce(x, State({}), comm) for x in xs]
 
     return (tf.function(run) if mode == "function" else run)(*map(tf.constant, vectors))
 
@@ -47,7 +48,7 @@ def test_sums_are_exact(scheme, comm, topology, mode):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_dtype_is_kept(scheme, comm, topology, dtype):
     bucket = tf.cast([1.0, 2.0, topology.rank], dtype)
-    result = scheme.reduce(bucket, {}, comm)
+    result = scheme.reduce(bucket, State({}), comm)
     p = topology.num_workers
     assert result.dtype == dtype
     np.testing.assert_array_equal(tf.cast(result, tf.float32), [p, 2 * p, p * (p - 1) / 2])
@@ -58,7 +59,7 @@ def test_bfloat16_is_rounded_once(comm, topology):
     if not topology.is_uniform:
         pytest.skip("Torus2D is refused on uneven nodes")
     mine = tf.cast([1.0 if topology.rank == 0 else 2.0**-8], tf.bfloat16)
-    summed = tf.cast(Torus2D().reduce(mine, {}, comm), tf.float32)
+    summed = tf.cast(Torus2D().reduce(mine, State({}), comm), tf.float32)
     whole = tf.cast(tf.cast([1 + (topology.num_workers - 1) * 2.0**-8], tf.bfloat16), tf.float32)
     np.testing.assert_array_equal(summed, whole)
 
@@ -76,7 +77,7 @@ def test_a_non_finite_gradient_reaches_everyone(scheme, comm, topology):
     bucket = vector(topology.rank, 8)
     if topology.rank == topology.num_workers - 1:
         bucket[3:5] = np.nan, np.inf
-    result = scheme.reduce(tf.constant(bucket), {}, comm).numpy()
+    result = scheme.reduce(tf.constant(bucket), State({}), comm).numpy()
     np.testing.assert_array_equal(np.isfinite(result), [i not in (3, 4) for i in range(8)])
     assert np.isnan(result[3]) and result[4] == np.inf
 
@@ -84,7 +85,7 @@ def test_a_non_finite_gradient_reaches_everyone(scheme, comm, topology):
 def test_cost_predicts_the_bytes_counted(scheme, comm, topology):
     for n in (*SIZES, 12 * topology.num_workers):
         before = comm.traffic()[1]
-        scheme.reduce(tf.constant(vector(topology.rank, n)), {}, comm)
+        scheme.reduce(tf.constant(vector(topology.rank, n)), State({}), comm)
         after = comm.traffic()[1]
         predicted = scheme.cost(n, topology, FREE).bytes
         assert (after.local - before.local, after.cross - before.cross) == (
@@ -100,7 +101,7 @@ def test_torus2d_keeps_most_bytes_inside_the_nodes(comm, topology):
     sent = {}
     for scheme in (Dense(), Torus2D()):
         before = comm.traffic()[1].cross
-        scheme.reduce(tf.zeros([n]), {}, comm)
+        scheme.reduce(tf.zeros([n]), State({}), comm)
         mine = tf.constant(comm.traffic()[1].cross - before)
         sent[type(scheme)] = int(comm.all_reduce(mine, Group.LOCAL))
     m, p = topology.num_nodes, topology.num_workers
@@ -113,7 +114,7 @@ def test_float16_halves_the_bytes_of_float32(comm, topology):
         bucket, sent = tf.zeros([1000 * topology.num_workers], dtype), []
         for scheme in (Dense(), Float16()):
             before = comm.traffic()[1].total
-            scheme.reduce(bucket, {}, comm)
+            scheme.reduce(bucket, State({}), comm)
             sent.append(comm.traffic()[1].total - before)
         assert sent[0] == part * sent[1]
 
@@ -122,10 +123,10 @@ def test_float16_keeps_sums_of_large_gradients_finite(comm, topology):
     """Where they are; and small ones by eleven bits."""
     signs = np.array([1, 1, -1], np.float32)
     rng = np.random.default_rng(topology.rank)
-    large = Float16().reduce(tf.constant(signs * 10 ** rng.uniform(5, 38, 3).astype("f4")), {}, comm)
+    large = Float16().reduce(tf.constant(signs * 10 ** rng.uniform(5, 38, 3).astype("f4")), State({}), comm)
     np.testing.assert_allclose(large, signs * 65504, rtol=0.01)
     small = np.float32(np.arange(1, 1000) / 999)
-    summed = Float16().reduce(tf.constant(small), {}, comm)
+    summed = Float16().reduce(tf.constant(small), State({}), comm)
     exact = small * topology.num_workers
     np.testing.assert_allclose(summed, exact, rtol=2e-3)
     assert (summed.numpy() != exact).any()  # negative control

@@ -315,6 +315,7 @@ def test_weights_are_replaced_if_the_first_worker_may(comm, topology, trained, s
         model.save_weights(str(path), overwrite=False)
         comm.barrier()
         assert (index.read_bytes() != b"mine") == replaced
+        comm.barrier()
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD"])

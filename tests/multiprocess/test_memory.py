@@ -205,14 +205,15 @@ def test_what_float16_does_not_hold_of_what_was_restored_follows(comm, topology)
     np.testing.assert_array_equal(sent + sum(parts), np.full([101, 1], steps * topology.num_workers * 2048.0))
 
 
+@pytest.mark.parametrize("scheme", [Float16(), Piecewise([(0, Float16()), (9, Dense())])], ids=repr)
 @pytest.mark.usefixtures("partners")
-def test_a_scheme_that_rounds_takes_along_what_was_restored_without(comm, topology):
+def test_a_scheme_that_rounds_takes_along_what_was_restored_without(comm, topology, scheme):
     """Of these float16 would have nothing left."""
     here, variable = apart(topology), tf.Variable(tf.zeros([101, 1]))
     old = GradientReducer(HiTopK(0.02), here, bucket_bytes=1 << 20)
     tiny = tf.fill(variable.shape, 2.0**-40)
     [sent] = old.reduce([(tiny, variable)])
-    new = GradientReducer(Float16(), here, bucket_bytes=1 << 20)
+    new = GradientReducer(scheme, here, bucket_bytes=1 << 20)
     new.memory.deserialize(moved(comm, old.memory.serialize()))
     [rest] = new.reduce([(tf.zeros_like(variable), variable)])
     np.testing.assert_array_equal(sent + rest, topology.num_workers * tiny)

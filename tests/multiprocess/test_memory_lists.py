@@ -115,7 +115,7 @@ def test_lists_that_share_a_layer_that_lives_are_forgotten(topology):
 
 
 def test_slices_alone_are_no_list(comm, topology):
-    """One without variables counts as gone; a worker that traces again alone would ask the others."""
+    """It would never be gone, and a worker that traces again alone would ask the others."""
     reducer = GradientReducer(TopKAllGather(0.1), comm, bucket_bytes=100)
     table = tf.Variable(tf.zeros([4, 2]))
     gradient = tf.IndexedSlices(tf.ones([1, 2]), [topology.rank % 4], [4, 2])

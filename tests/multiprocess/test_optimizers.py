@@ -3,10 +3,12 @@
 Keras clips each worker's gradient; here the sum is clipped, as one process would.
 """
 
+import keras as keras3
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_sparse_strategy as tss
 from tests.multiprocess import oracle
 
 ROWS, BATCH = 25, 8
@@ -72,6 +74,22 @@ def test_a_step_sends_gradients_and_nothing_else(keras, strategy):
     for _ in range(3):
         step(x)
     assert optimizer.iterations.numpy() == 3
+
+
+def test_optimizers_that_add_rows_up_are_sent_each_once(strategy, partners):
+    """Keras's others get them as they are."""
+    sent = {}
+    for kind in (keras3.optimizers.Adam, tss.optimizers.LazyAdam, tss.optimizers.Adagrad):
+        with strategy.scope():
+            table, optimizer = keras3.Variable(np.zeros([50, 8], "float32")), kind(0.1)
+            optimizer.build([table])
+        rows = tf.IndexedSlices(tf.ones([40, 8]), tf.fill([40], 3), [50, 8])
+        step = tf.function(lambda rows=rows, table=table, optimizer=optimizer: optimizer.apply([rows], [table]))
+        before = strategy.extended.collectives.traffic()[1].total
+        strategy.run(step)
+        sent[kind] = strategy.extended.collectives.traffic()[1].total - before
+        assert table.numpy()[3].all() and not table.numpy()[4].any()
+    assert 30 * max(list(sent.values())[1:]) < sent[keras3.optimizers.Adam]
 
 
 def test_nor_does_a_step_of_fit(keras, strategy, topology):

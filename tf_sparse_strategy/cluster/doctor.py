@@ -74,10 +74,13 @@ def main(argv: list[str]) -> int:
     if args.model and not args.measure:
         parser.error("--model FILE keeps what --measure finds: give both.")
     if args.model and os.environ.get("HOROVOD_RANK", "0") == "0":
+        was_there = args.model.exists()
         try:
             args.model.touch()  # now, not after the measurement
         except OSError as error:
             parser.error(f"--model: {error}")
+        if not was_there:
+            args.model.unlink()
     try:
         if args.pipe is not None:
             examine_self(ThroughPipe(args.pipe))

@@ -88,11 +88,6 @@ class Communication(abc.ABC):
         del topology
         return [(self, state)]
 
-    @property
-    def lossless(self) -> "Communication":
-        """What sums a step that takes residuals along: another where this one rounds."""
-        return self
-
     def share(self, topology: Topology) -> Share:
         """Returns which part of which residual this worker keeps, where the scheme keeps any."""
         return Share.per_worker(topology)

@@ -9,7 +9,7 @@ from tf_sparse_strategy.bucketing import BucketSpec
 from tf_sparse_strategy.call_site import plain_variable
 from tf_sparse_strategy.communication.hitopk import HiTopK
 from tf_sparse_strategy.communication.messages import take_out
-from tf_sparse_strategy.embedding import clipping
+from tf_sparse_strategy.gradient_kinds import is_set
 from tf_sparse_strategy.residual import RESIDUAL, VELOCITY
 from tf_sparse_strategy.topology import Topology
 
@@ -88,7 +88,7 @@ class DGC(HiTopK):
             )
         names = ("clipnorm", "global_clipnorm", "clipvalue")
         limits = {name: getattr(optimizer, name) for name in names}
-        told = [f"{name}={limit}" for name, limit in limits.items() if clipping.is_set(limit)]
+        told = [f"{name}={limit}" for name, limit in limits.items() if is_set(limit)]
         if told:
             raise ValueError(
                 f"communication=DGC(...): the optimizer's {', '.join(told)} would cut off what has waited. "

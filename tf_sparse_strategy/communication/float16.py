@@ -60,12 +60,8 @@ class Float16(Communication):
     def validate(self, topology: Topology) -> None:
         self.scheme.validate(topology)
 
-    @property
-    def lossless(self) -> Communication:
-        return self.scheme
-
     def reduce(self, bucket, state, collectives) -> tf.Tensor:
-        if bucket.dtype != tf.float32:
+        if bucket.dtype != tf.float32 or state.lossless:
             return self.scheme.reduce(bucket, state, collectives)
         narrow = wire.narrow(bucket, tf.float16, collectives.topology.num_workers)
         return tf.cast(self.scheme.reduce(narrow, state, collectives), tf.float32)

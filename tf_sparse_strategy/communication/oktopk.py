@@ -36,7 +36,7 @@ class OkTopK(SparseCommunication):
         c_i = a_i where |a_i| >= th;   node m sums region m of all c_i: t
         every threshold_period steps   TH = the K-th largest |t|, in the next step where it was 0
         u = t where |t| >= TH, to all; r_i <- a_i, but 0 where both c_i and u are not
-        TH <- TH (|u| / K)^(1/16)
+        TH <- TH (max(|u|, 1) / K)^(1/16)
 
     Exactly conserving: sum_i a_i = u + sum_i r_i(new). Where a node has more than four times its part of
     u, entries are first dealt out evenly. Per worker, where large entries spread evenly over regions:

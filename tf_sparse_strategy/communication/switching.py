@@ -120,7 +120,8 @@ class Switching(Communication):
         }
         drops = scheme.keeps_residual and scheme.share(collectives.topology).holders > 1
         if drops or RESIDUAL not in state:
-            summed, inner = self._reduce_sparsely(scheme, bucket, State(own), changed, collectives)
+            inner = State(own, state.lossless)
+            summed, inner = self._reduce_sparsely(scheme, bucket, inner, changed, collectives)
             staged, finite, done = inner.staged, inner.verdict(summed), True
         else:
             leaving = tf.logical_and(changed, self.flush)
@@ -152,8 +153,8 @@ class Switching(Communication):
         share = self.share(collectives.topology)
 
         def total(x, lossless):
-            inner, by = State(own), scheme.lossless if lossless else scheme
-            return tf.ensure_shape(by.reduce(x, inner, collectives), bucket.shape), inner.staged
+            inner = State(own, lossless)
+            return tf.ensure_shape(scheme.reduce(x, inner, collectives), bucket.shape), inner.staged
 
         summed, left, done, staged = residual.sum_with(kept, bucket, leaving, share, total)
         return summed, staged | {RESIDUAL: left}, done

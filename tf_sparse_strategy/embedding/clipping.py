@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradient_kinds import coalesced, of_present, sum_of_squares
+from tf_sparse_strategy.gradient_kinds import coalesced, is_set, of_present, sum_of_squares
 from tf_sparse_strategy.hooking import while_set
 
 
@@ -17,11 +17,6 @@ class _Applying(threading.local):
 
 
 _applying = _Applying()
-
-
-def is_set(limit: float | None) -> bool:
-    """Whether a limit, as `clipnorm`, clips at all: to Keras 0 and less, as None, mean that none is set."""
-    return limit is not None and limit > 0
 
 
 def clip(

@@ -12,7 +12,7 @@ from tf_sparse_strategy import agreement
 from tf_sparse_strategy.cost_model import LinkModel
 from tf_sparse_strategy.embedding import placement as placements
 from tf_sparse_strategy.embedding import separable, slices
-from tf_sparse_strategy.embedding.copying import copy_of, layers_in, models_in, nodes_of
+from tf_sparse_strategy.embedding.copying import copy_of, flat, layers_in, models_in, nodes_of
 from tf_sparse_strategy.embedding.layer import ShardedEmbedding
 from tf_sparse_strategy.embedding.optimizer_copies import optimizer_like
 from tf_sparse_strategy.hooking import extended_of
@@ -88,6 +88,10 @@ def shard_embeddings(
             logging.info("shard_embeddings: both models have layer %r: %s", layer.name, elsewhere[id(layer)])
             return layer
         if type(layer) is not keras.layers.Embedding:
+            for inner in flat(layer):
+                if isinstance(inner, keras.layers.Embedding) and not isinstance(inner, ShardedEmbedding):
+                    where = "it is of another class" if inner is layer else f"it is within {layer.name!r}"
+                    logging.info("shard_embeddings: the table of %r stays whole: %s", inner.name, where)
             return None
         reason = of_optimizer or _obstacle(layer)
         if reason is None and placement == "auto":
@@ -185,6 +189,8 @@ def _refused_optimizer(model) -> str | None:
     """Why the optimizer that the model is compiled with could train no slice; None if it can."""
     for optimizer in _innermost(getattr(model, "optimizer", None)):
         reason = separable.refused_optimizer(optimizer)
+        if reason is None and optimizer.loss_scale_factor is not None:
+            reason = "its loss_scale_factor divides no gradient of rows"
         if reason is not None:
             return f"the model's optimizer is {type(optimizer).__name__}, and {reason}"
     return None

@@ -134,7 +134,7 @@ class _Copies:
                     f"layer {layer.name!r} has weights already, and its model has not been built: call the "
                     "model, or give it an Input, before it is copied."
                 )
-            for inner, of_inner in zip(_flat(layer), _flat(of_layer), strict=bool(weights)):
+            for inner, of_inner in zip(flat(layer), flat(of_layer), strict=bool(weights)):
                 if weights and hasattr(inner, "adapt"):
                     _hand_over(inner, of_inner)
                 if hasattr(inner, "_trainable"):  # of layers in others no configuration tells
@@ -144,7 +144,7 @@ class _Copies:
                 of_own.trainable = own.trainable
 
 
-def _flat(layer):
+def flat(layer):
     """A layer, and those within it; an operation of Keras's, which a model has among its layers, has none."""
     return list(layer._flatten_layers()) if hasattr(layer, "_flatten_layers") else [layer]
 

@@ -42,5 +42,6 @@ def _from_whole(request: Request, ids: tf.Tensor, place: tf.Tensor) -> tf.Tensor
     rows = tf.gather(slices.local(request.table), checked(request, ids, ["0"], tf.zeros_like(ids)))
     if request.wire_dtype is not None:  # one worker rounds as several do
         rows = tf.cast(tf.cast(rows, request.wire_dtype), rows.dtype)
+        rows = tf.reshape(rows, tf.shape(rows))  # whose gradient adds up what repeats, before it is rounded
     # Cast last, so that the gradients of a repeated id are added up in the table's dtype.
     return tf.cast(tf.gather(rows, place), request.dtype)

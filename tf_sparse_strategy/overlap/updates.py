@@ -15,6 +15,7 @@ from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import clipping, separable, slices
 from tf_sparse_strategy.embedding.optimizer_copies import configuration
 from tf_sparse_strategy.embedding.partition import ChunkPartition
+from tf_sparse_strategy.gradient_kinds import is_set
 from tf_sparse_strategy.hooking import while_set
 from tf_sparse_strategy.overlap import chunks, search
 from tf_sparse_strategy.overlap.divided import Divided
@@ -299,7 +300,7 @@ class ChunkedUpdates:
                 )
         if not mine:
             return others, False
-        together = bool(others) and clipping.is_set(optimizer.global_clipnorm)
+        together = bool(others) and is_set(optimizer.global_clipnorm)
         squares = 0.0
         if together:
             beside = [variable for _, variable in others]
