@@ -4,8 +4,8 @@ What a user may rely on, with more than one worker, for what was made under `str
 
 * Every worker may call a save, as in a plain script; rank 0, the chief, alone writes. Saves of
   Keras (`model.save`, `save_weights`, `export`) communicate with nobody: `if rank == 0:` around
-  them works too, unless there are sharded tables, for whose columns the chief asks. State that
-  differs between workers (metrics, other ON_READ variables) is the chief's in them.
+  them works too, unless there are sharded tables, or slots of `ShardedUpdate`, for whose parts the
+  chief asks. State that differs between workers (metrics, other ON_READ variables) is the chief's.
 * `tf.train.Checkpoint`, `CheckpointManager` and `tf.saved_model.save` store ON_READ variables
   reduced over the workers, `strategy.residual` and sharded tables gathered from them. When there are any, all
   workers must call; else the chief's call suffices. The other workers write into a private temporary

@@ -84,7 +84,11 @@ def test_optimizers_that_add_rows_up_are_sent_each_once(strategy, partners):
             table, optimizer = keras3.Variable(np.zeros([50, 8], "float32")), kind(0.1)
             optimizer.build([table])
         rows = tf.IndexedSlices(tf.ones([40, 8]), tf.fill([40], 3), [50, 8])
-        step = tf.function(lambda rows=rows, table=table, optimizer=optimizer: optimizer.apply([rows], [table]))
+
+        @tf.function
+        def step(optimizer=optimizer, rows=rows, table=table):
+            optimizer.apply([rows], [table])
+
         before = strategy.extended.collectives.traffic()[1].total
         strategy.run(step)
         sent[kind] = strategy.extended.collectives.traffic()[1].total - before

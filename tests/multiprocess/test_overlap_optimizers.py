@@ -73,14 +73,25 @@ class Plain(keras.optimizers.SGD):
         return {"learning_rate": float(self.learning_rate.numpy()), "name": self.name}
 
 
+class ByName(keras.optimizers.SGD):
+    """Of one's own, with half the rate for biases."""
+
+    elementwise = True
+
+    def update_step(self, gradient, variable, learning_rate):
+        rate = learning_rate / 2 if "bias" in variable.name else learning_rate
+        super().update_step(gradient, variable, rate)
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: ByName(0.1),
         lambda: keras.optimizers.Adam(Fading()),
         pytest.param(lambda: keras.optimizers.Adam(lambda: 0.01), marks=thorough),
         lambda: Plain(0.1),
     ],
-    ids=["schedule", "function", "own"],
+    ids=["by name", "schedule", "function", "own"],
 )
 def test_rates_and_optimizers_without_a_configuration(comm, strategies, make):
     compare(comm, strategies, make)

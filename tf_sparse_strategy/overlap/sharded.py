@@ -17,10 +17,10 @@ class ShardedUpdate(Divided):
         weights = all_gather(chunks)
 
     The all-gather is at the end of the same step, so that weights are always what they are without it:
-    callbacks, constraints, moving averages and files need nothing special; a custom loop builds the optimizer
-    before its first step, `optimizer.build(model.trainable_variables)`. Files hold whole slots, which any
-    number of workers, and plain Keras, load; while one is written the first worker asks the others for their
-    parts. Outside of files a slot, e.g. in `optimizer.variables`, is a worker's part.
+    callbacks, constraints and moving averages need nothing special; a custom loop builds the optimizer before
+    its first step, `optimizer.build(model.trainable_variables)`. Files hold whole slots, which any number of
+    workers, and plain Keras, load; while one is written the first worker asks the others for their parts, so
+    all must call. Outside of files a slot, e.g. in `optimizer.variables`, is a worker's part.
 
     Sent per step: what the all-reduce sends that it replaces, 2N(P-1)/P elements per worker, in at most
     2(P-1) messages a bucket. Elements updated and state per worker: 1/P. Memory: 1/P of the weights more, and

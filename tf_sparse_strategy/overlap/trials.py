@@ -63,7 +63,8 @@ class Trials:
         is_first = not self.seconds
         self.seconds[size] = seconds
         extra = self._beyond_best(spent, calls)
-        self._dearest = max(self._dearest, extra)
+        # What the first one built may be more than later ones do: until the second it is all that is known.
+        self._dearest = extra if len(self.seconds) <= 2 else max(self._dearest, extra)
         self.cost += 0.0 if is_first else extra
         self.note_training(spent)
 

@@ -71,6 +71,7 @@ class Tuner:
             self._turn_to(self._next, model)
         if is_first:
             self._discard = max(self._discard, 1)
+        self._is_first = is_first
         self._began = time.perf_counter()
 
     def end_call(self, model: Any) -> None:
@@ -81,8 +82,11 @@ class Tuner:
             return
         tf.test.experimental.sync_devices()
         seconds = time.perf_counter() - self._began
-        self._spent += seconds
-        self._calls += 1
+        if self._is_first and self._calls > 0:  # it may have waited for its data: no price of the trial
+            self.trials.note_training(seconds)
+        else:
+            self._spent += seconds
+            self._calls += 1
         if self._discard > 0:
             self._discard -= 1
             return

@@ -225,7 +225,10 @@ class ChunkedUpdates:
             for variable in variables:
                 elements = chunks.size(variable.shape.num_elements(), workers)
                 zeros = tf.zeros([elements if key(variable) in chosen else 0], variable.dtype)
-                shards[key(variable)] = keras.Variable(zeros, trainable=False, name="chunk")
+                # Named as the whole, which `update_step` may ask.
+                scope, _, name = slices.tensorflows(variable).name.partition(":")[0].rpartition("/")
+                with tf.name_scope(f"{scope}/" if scope else ""):
+                    shards[key(variable)] = keras.Variable(zeros, trainable=False, name=name)
                 path = getattr(variable, "path", variable.name)  # TensorFlow's own have none
                 shards[key(variable)]._path = path  # slots are named after it
                 is_replaced = getattr(variable, "overwrite_with_gradient", False)  # and has no slots
