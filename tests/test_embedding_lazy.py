@@ -157,15 +157,17 @@ def test_under_xla(kind, option):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_a_model_of_plain_layers_trained_lazily_under_xla():
+@pytest.mark.parametrize("make", [tf.distribute.get_strategy, tss.SparseStrategy])
+def test_a_model_of_plain_layers_trained_lazily_under_xla(make):
     """As Keras compiles it by default: the padding of a step is no row of it."""
     ids, weights = np.array([[1, 1, 2], [3, 1, 3]]), []
     for jit_compile in (True, False):
-        words = keras.Input([3], dtype="int32")
-        rows = keras.layers.Embedding(L, D, weights=TABLE)(words)
-        out = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Flatten()(rows))
-        model = keras.Model(words, out)
-        model.compile(LazyAdam(0.1), loss="mse", jit_compile=jit_compile)
+        with make().scope():
+            words = keras.Input([3], dtype="int32")
+            rows = keras.layers.Embedding(L, D, weights=TABLE)(words)
+            out = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Flatten()(rows))
+            model = keras.Model(words, out)
+            model.compile(LazyAdam(0.1), loss="mse", jit_compile=jit_compile)
         model.fit(np.concatenate([ids, ids + 2]), np.ones([4, 1]), batch_size=2, shuffle=False, verbose=0)
         weights.append(model.get_weights())
     for one, other in zip(*weights, strict=True):

@@ -193,10 +193,10 @@ def test_the_order_of_the_samples_follows_from_the_epoch():
 def test_a_run_goes_on_from_one_of_its_kind_alone(tmp_path):
     run = dataclasses.replace(SMALL, output_dir=str(tmp_path))
 
-    def saving(settings, **lasting):
+    def saving(settings, widths=(1,), **lasting):
         made = strategy.start(settings)
         with made.scope():
-            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+            model = keras.Sequential([keras.Input([2]), *map(keras.layers.Dense, widths)])
             model.compile("sgd", "mse")
         return Saving(settings, model, made, **lasting)
 
@@ -210,3 +210,6 @@ def test_a_run_goes_on_from_one_of_its_kind_alone(tmp_path):
     saving(run).on_epoch_end(3)
     with pytest.raises(ValueError, match="batch_of_epoch_2=8 must be 4"):
         saving(run, batch_of_epoch_2=8)
+    for widths in ((2,), (1, 1)):
+        with pytest.raises(ValueError, match="holds a checkpoint of another model: leave out --resume"):
+            saving(run, widths)

@@ -22,7 +22,7 @@ import warnings
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import clipping, lazy, separable, slices
-from tf_sparse_strategy.gradient_kinds import coalesced, of_present, values_of
+from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import may_be_behind
 
@@ -83,8 +83,8 @@ def _all_reduce_then_clip(original, optimizer, grads_and_vars):
         reduce = functools.partial(extended.reduce_gradients, are_counted=_are_counted(optimizer))
 
         def sums(present):
-            if getattr(optimizer, "clips_rows", False):  # which adds up what repeats, so it need not travel
-                present = [(g if slices.of(v) is not None else coalesced(g), v) for g, v in present]
+            if extended.collectives.topology.num_workers > 1:
+                present = clipping.once_each(optimizer, present)
             return _clip_sums(optimizer, reduce(present), [v for _, v in present])
 
         summed = of_present(sums, grads_and_vars)

@@ -45,15 +45,18 @@ class Saving(tf.keras.callbacks.Callback):
         kept = {"model": model, "optimizer": model.optimizer, "seeds": unseen(model)}
         checkpoint = tf.train.Checkpoint(residual=strategy.residual, epoch=self._epoch, **kept)
         self._manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=1)
-        if latest := self._manager.latest_checkpoint:
+        latest = self._manager.latest_checkpoint
+        if latest:
             self._check()
-            try:
-                checkpoint.restore(latest).assert_existing_objects_matched()
-            except (AssertionError, ValueError) as error:
-                raise ValueError(
-                    f"{directory} holds a checkpoint of another model: leave out --resume, or give another "
-                    f"--output_dir. {error}"
-                ) from error
+        try:
+            status = checkpoint.restore(latest)  # of all workers rank 0's, whatever they have seen
+            if latest:
+                status.assert_existing_objects_matched()
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise ValueError(
+                f"{directory} holds a checkpoint of another model: leave out --resume, or give another "
+                f"--output_dir. {error}"
+            ) from error
 
     def _check(self):
         if not tf.io.gfile.exists(self._settings_file):

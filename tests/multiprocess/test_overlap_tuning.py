@@ -48,7 +48,7 @@ def trained(overlap, optimizer, epochs=2, **settings):
 
 
 def assert_same(ours, expected):
-    """Every element is summed in rank order, whatever the bucket: with two workers to the bit."""
+    """Every element is summed in one order, whatever the bucket: with two workers to the bit."""
     for name, value in expected.items():
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 

@@ -126,7 +126,9 @@ class Switching(Communication):
         else:
             leaving = tf.logical_and(changed, self.flush)
             kept = own.pop(RESIDUAL, state[RESIDUAL])
-            summed, staged, done = self._reduce_exactly(scheme, bucket, own, kept, leaving, collectives)
+            summed, staged, done = self._reduce_exactly(
+                scheme, bucket, own, kept, leaving, state.lossless, collectives
+            )
             finite = all_finite(summed)
         new |= {_name(number, name): value for name, value in staged.items()}
         # What an exact step could not hand out follows, and lies where that step has left it.
@@ -148,12 +150,12 @@ class Switching(Communication):
         inner.staged[RESIDUAL] = residual.in_place(inner.staged[RESIDUAL], bucket.shape[0], own)
         return summed, inner
 
-    def _reduce_exactly(self, scheme, bucket, own, kept, leaving, collectives):
+    def _reduce_exactly(self, scheme, bucket, own, kept, leaving, lossless, collectives):
         """(sum, new values of the scheme's variables `own` and of `kept`, whether nothing must follow)."""
         share = self.share(collectives.topology)
 
-        def total(x, lossless):
-            inner = State(own, lossless)
+        def total(x, with_kept):
+            inner = State(own, lossless or with_kept)
             return tf.ensure_shape(scheme.reduce(x, inner, collectives), bucket.shape), inner.staged
 
         summed, left, done, staged = residual.sum_with(kept, bucket, leaving, share, total)

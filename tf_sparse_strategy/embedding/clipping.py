@@ -92,6 +92,13 @@ def with_squares(
     return gradients, tf.add_n(squares + tf.unstack(summed, num=len(of_slices)))
 
 
+def once_each(optimizer: Any, pairs: Sequence[tuple]) -> list[tuple]:
+    """(gradient, variable) `pairs`, with fewer rows to send where `optimizer` adds up those of one id."""
+    if not getattr(optimizer, "clips_rows", False):
+        return list(pairs)
+    return [(g if slices.of(v) is not None else coalesced(g), v) for g, v in pairs]
+
+
 def scaled(gradients: Sequence, factor: tf.Tensor) -> list:
     """`gradients` times `factor`, each in its dtype."""
     return [_scaled(g, factor) for g in gradients]

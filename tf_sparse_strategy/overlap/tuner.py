@@ -51,7 +51,7 @@ class Tuner:
         return self._collectives.topology.rank == 0
 
     def _restart(self):
-        self._discard, self._times, self._spent, self._calls = _DISCARDED, [], 0.0, 0
+        self._discard, self._times, self._spent, self._calls, self._waited = _DISCARDED, [], 0.0, 0, 0
 
     def _drop_trial(self):
         self.trials.note_dropped(self._spent, self._calls)
@@ -83,7 +83,7 @@ class Tuner:
         tf.test.experimental.sync_devices()
         seconds = time.perf_counter() - self._began
         if self._is_first and self._calls > 0:  # it may have waited for its data: no price of the trial
-            self.trials.note_training(seconds)
+            self._waited += 1
         else:
             self._spent += seconds
             self._calls += 1
@@ -105,9 +105,10 @@ class Tuner:
         _functions_of(model).clear()  # what trains next brings its own
 
     def _conclude(self, model):
-        mine = tf.constant([statistics.median(self._times), self._spent], tf.float64)
+        median = statistics.median(self._times)
+        mine = tf.constant([median, self._spent + self._waited * median], tf.float64)
         slowest = self._collectives.all_reduce(mine, op="max", purpose="tuning")
-        self.trials.note(self._update.fusion, *slowest.numpy().tolist(), self._calls)
+        self.trials.note(self._update.fusion, *slowest.numpy().tolist(), self._calls + self._waited)
         self._decide()
         self._restart()
         self._turn_to(self.trials.best, model)

@@ -308,7 +308,8 @@ class ChunkedUpdates:
         if together:
             beside = [variable for _, variable in others]
             clips_rows = getattr(optimizer, "clips_rows", False)
-            summed, squares = clipping.with_squares(reduce(others), beside, clips_rows)
+            sums = reduce(clipping.once_each(optimizer, others))
+            summed, squares = clipping.with_squares(sums, beside, clips_rows)
         if update.leaves_behind:
             self.step.check_update(update)
         factor = update.update(*zip(*check(mine), strict=True), learning_rate, squares)
