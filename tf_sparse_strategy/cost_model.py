@@ -225,7 +225,7 @@ def broadcast(topology: Topology, n: int, model: LinkModel) -> Cost:
 
 
 def selection(n: int, model: LinkModel) -> Cost:
-    """Predicts what a sparse scheme computes on `n` elements."""
+    """Predicts what a scheme computes on `n` elements."""
     return Cost(model.selection_start + n * model.selection)
 
 

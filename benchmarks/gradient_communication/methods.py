@@ -45,7 +45,7 @@ class Method:
 
     Args:
       step: [n] -> [n], one step; what is not sent stays in variables.
-      scheme: what predicts it; None where nothing does: the model knows no conversions, nor float16's sums.
+      scheme: what predicts it; None where nothing does, as Horovod's conversions.
       kept: what all workers' residuals add up to, [n].
       empty: drops it.
     """

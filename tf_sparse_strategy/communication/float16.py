@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_sparse_strategy import wire
+from tf_sparse_strategy import cost_model, wire
 from tf_sparse_strategy.communication.base import Communication
 from tf_sparse_strategy.communication.dense import Dense
 from tf_sparse_strategy.communication.torus2d import Torus2D
@@ -67,4 +67,5 @@ class Float16(Communication):
         return tf.cast(self.scheme.reduce(narrow, state, collectives), tf.float32)
 
     def cost(self, n: int, topology: Topology, model: LinkModel) -> Cost:
-        return self.scheme.cost(n, topology, model, element_bytes=2)
+        """Half the bytes; converting and adding up takes what is calibrated as selecting."""
+        return self.scheme.cost(n, topology, model, element_bytes=2) + cost_model.selection(n, model)

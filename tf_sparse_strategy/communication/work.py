@@ -61,7 +61,7 @@ def calibrated(links: LinkModel, scheme: Communication, collectives: Collectives
 
     Args:
       links: as measured.
-      scheme: of which sums are timed, unless it is exact or sums as `Dense`.
+      scheme: of which sums are timed, unless it computes next to nothing, as exact ones of 32 bits.
       collectives: of this worker.
     """
     topology = collectives.topology
