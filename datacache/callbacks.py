@@ -20,6 +20,25 @@ class _Callback(*(kind.callbacks.Callback for kind in _KERASES)):
     """Of each Keras that is installed."""
 
 
+def restore_all(checkpoint: tf.train.Checkpoint, path: str | None, problem: str) -> None:
+    """Restores a checkpoint whole, if there is one; all workers call, whatever they have seen.
+
+    Args:
+      checkpoint: what to restore.
+      path: of the file, or None.
+      problem: what it means, and what to do, where the file is of other objects.
+
+    Raises:
+      ValueError: it is.
+    """
+    try:
+        status = checkpoint.restore(path)
+        if path:
+            status.assert_existing_objects_matched()
+    except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise ValueError(f"{problem} {error}") from error
+
+
 def unseen(model) -> list[tf.Variable]:
     """What of a model of Keras 3 and its optimizer `tf.train.Checkpoint` does not see.
 
@@ -82,15 +101,11 @@ class Resume(_Callback):
         kept = {"model": model, "optimizer": model.optimizer, "seeds": unseen(model)}
         checkpoint = tf.train.Checkpoint(step=self._step, **kept, **also)
         self._manager = tf.train.CheckpointManager(checkpoint, os.fspath(directory), max_to_keep=2)
-        try:
-            status = checkpoint.restore(self._manager.latest_checkpoint)
-            if self._manager.latest_checkpoint:
-                status.assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise ValueError(
-                f"{os.fspath(directory)} holds a checkpoint of another model, optimizer, or of other "
-                f"arguments or an earlier version: name another directory. {error}"
-            ) from error
+        problem = (
+            f"{os.fspath(directory)} holds a checkpoint of another model, optimizer, or of other "
+            "arguments or an earlier version: name another directory."
+        )
+        restore_all(checkpoint, self._manager.latest_checkpoint, problem)
         self._every, self._saved, self._epoch_start = every, self.step, self.step
 
     @property

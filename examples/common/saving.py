@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_sparse_strategy as tss
-from datacache.callbacks import unseen
+from datacache.callbacks import restore_all, unseen
 from examples.common.garden import IS_LEGACY
 from examples.common.settings import Settings
 
@@ -48,15 +48,8 @@ class Saving(tf.keras.callbacks.Callback):
         latest = self._manager.latest_checkpoint
         if latest:
             self._check()
-        try:
-            status = checkpoint.restore(latest)  # of all workers rank 0's, whatever they have seen
-            if latest:
-                status.assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise ValueError(
-                f"{directory} holds a checkpoint of another model: leave out --resume, or give another "
-                f"--output_dir. {error}"
-            ) from error
+        problem = f"{directory} holds a checkpoint of another model"
+        restore_all(checkpoint, latest, f"{problem}: leave out --resume, or give another --output_dir.")
 
     def _check(self):
         if not tf.io.gfile.exists(self._settings_file):

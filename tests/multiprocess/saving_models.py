@@ -68,3 +68,18 @@ def interruption(keras, at_epoch):
                 raise RuntimeError("interrupted")
 
     return Interruption()
+
+
+def assert_the_first_is_asked(comm, monkeypatch, file, save):
+    """Before `save` replaces `file`, and it alone."""
+    rank = comm.topology.rank
+    for answer, replaced in (("n", False), ("y", True)):
+        said = answer if rank == 0 else None  # which would be an error
+        monkeypatch.setattr("builtins.input", lambda *_, said=said: said)
+        if rank == 0:
+            file.write_bytes(b"mine")
+        comm.barrier()
+        save()
+        comm.barrier()
+        assert (file.read_bytes() != b"mine") == replaced
+        comm.barrier()

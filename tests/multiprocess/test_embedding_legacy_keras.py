@@ -18,7 +18,7 @@ from tests.multiprocess.embedding_models import (
     tokens,
     whole_state,
 )
-from tests.multiprocess.saving_models import assert_same_state
+from tests.multiprocess.saving_models import assert_same_state, assert_the_first_is_asked
 from tf_sparse_strategy.embedding import clipping
 from tf_sparse_strategy.gradient_kinds import sum_of_squares
 from tf_sparse_strategy.legacy_keras import LazyAdam, ShardedEmbedding, lookup_together
@@ -301,21 +301,12 @@ def test_weights_as_a_checkpoint(comm, topology, trained, shared_tmp):
     assert_same_state(other.get_weights(), model.get_weights())
 
 
-def test_weights_are_replaced_if_the_first_worker_may(comm, topology, trained, shared_tmp, monkeypatch):
+def test_weights_are_replaced_if_the_first_worker_may(comm, trained, shared_tmp, monkeypatch):
     (_, model), path = trained, shared_tmp / "weights"
     model.save_weights(str(path))
     comm.barrier()
-    index = path.with_name("weights.index")
-    for answer, replaced in (("n", False), ("y", True)):
-        said = answer if topology.rank == 0 else None  # which would be an error
-        monkeypatch.setattr("builtins.input", lambda *_, said=said: said)
-        if topology.rank == 0:
-            index.write_bytes(b"mine")
-        comm.barrier()
-        model.save_weights(str(path), overwrite=False)
-        comm.barrier()
-        assert (index.read_bytes() != b"mine") == replaced
-        comm.barrier()
+    file = path.with_name("weights.index")
+    assert_the_first_is_asked(comm, monkeypatch, file, lambda: model.save_weights(str(path), overwrite=False))
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD"])

@@ -15,7 +15,11 @@ from tests.multiprocess.embedding_models import (
     tokens,
     whole_state,
 )
-from tests.multiprocess.saving_models import assert_same_state, interruption
+from tests.multiprocess.saving_models import (
+    assert_same_state,
+    assert_the_first_is_asked,
+    interruption,
+)
 from tf_sparse_strategy.embedding import slices
 
 
@@ -43,18 +47,10 @@ def loaded_alone(topology, comm, load):
     return state
 
 
-def test_all_replace_a_file_or_none(comm, topology, strategy, shared_tmp, monkeypatch):
+def test_all_replace_a_file_or_none(comm, strategy, shared_tmp, monkeypatch):
     """The first worker is asked alone; the others send their columns only if it saves."""
     model, path = sharded(strategy), shared_tmp / "model.weights.h5"
-    for answer, replaced in (("n", False), ("y", True)):
-        said = answer if topology.rank == 0 else None  # which would be an error
-        monkeypatch.setattr("builtins.input", lambda *_, said=said: said)
-        if topology.rank == 0:
-            path.write_bytes(b"mine")
-        comm.barrier()
-        model.save_weights(str(path), overwrite=False)
-        comm.barrier()
-        assert (path.read_bytes() != b"mine") == replaced
+    assert_the_first_is_asked(comm, monkeypatch, path, lambda: model.save_weights(str(path), overwrite=False))
 
 
 @pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, tss.optimizers.LazyAdam])

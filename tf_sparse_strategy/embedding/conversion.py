@@ -88,10 +88,7 @@ def shard_embeddings(
             logging.info("shard_embeddings: both models have layer %r: %s", layer.name, elsewhere[id(layer)])
             return layer
         if type(layer) is not keras.layers.Embedding:
-            for inner in flat(layer):
-                if isinstance(inner, keras.layers.Embedding) and not isinstance(inner, ShardedEmbedding):
-                    where = "it is of another class" if inner is layer else f"it is within {layer.name!r}"
-                    logging.info("shard_embeddings: the table of %r stays whole: %s", inner.name, where)
+            _tell_of_tables_in(layer)
             return None
         reason = of_optimizer or _obstacle(layer)
         if reason is None and placement == "auto":
@@ -183,6 +180,14 @@ def _require_made_in_scope(model, extended):
                 "workers may have different values of it. Make or load the model inside `with "
                 "strategy.scope():`, where shard_embeddings is called."
             )
+
+
+def _tell_of_tables_in(layer) -> None:
+    """Logs those that stay whole, as the layer is no plain `Embedding`."""
+    for inner in flat(layer):
+        if isinstance(inner, keras.layers.Embedding) and not isinstance(inner, ShardedEmbedding):
+            where = "it is of another class" if inner is layer else f"it is within {layer.name!r}"
+            logging.info("shard_embeddings: the table of %r stays whole: %s", inner.name, where)
 
 
 def _refused_optimizer(model) -> str | None:
