@@ -5,11 +5,13 @@ import pytest
 from benchmarks.sparse_training import tables
 
 
-def job(computation: float, auto: list[float], differ=(tables.ALONE,)) -> dict:
+def job(computation: float, auto: list[float], differ=(tables.ALONE,), differ_closely=()) -> dict:
     """Dense takes 10 s and, in a round that is slow for all, 20 s; sparse ways take 5 s and 10 s."""
-    seconds = {"dense": [10.0, 10.0, 20.0], tables.AUTO: auto, tables.ALONE: [computation] * 3}
+    close = {"dense": [10.0, 10.0, 20.0], "other": [11.0, 11.0, 22.0], tables.AUTO: auto}
+    seconds = close | {tables.ALONE: [computation] * 3}
     seconds |= {name: [5.0, 5.0, 10.0] for name in tables.SPARSE}
-    return {"parameters": 10**6, "differ": list(differ), "seconds": seconds}
+    found = {"parameters": 10**6, "differ": list(differ), "seconds": seconds}
+    return found | {"close": {"seconds": close, "differ": differ_closely}} if computation > 5 else found
 
 
 def test_where_communication_dominates_the_goal_is_that_of_the_best_sparse_way():
@@ -29,5 +31,7 @@ def test_auto_is_compared_round_by_round(auto, said):
 def test_weights_that_differ_are_named():
     wrong = tables.verdict("m", job(4.0, [5.0] * 3, differ=("dense", tables.ALONE)))
     assert wrong[-1] == "- m: WORKERS HOLD DIFFERENT WEIGHTS by dense."
+    wrong = tables.verdict("m", job(9.0, [5.0] * 3, differ_closely=(tables.AUTO,)))
+    assert wrong[-1] == "- m: WORKERS HOLD DIFFERENT WEIGHTS by Auto."
     blind = tables.verdict("m", job(4.0, [5.0] * 3, differ=()))
     assert "found none where there had to be some" in blind[-1]
