@@ -13,7 +13,10 @@ QUESTIONS += ["overlap", "pto", "recipes", "scheduling_2d", "sparse_training"]
 # More than a question and its answer:
 GUIDES = ["datacache", "embedding", "mstopk", "overlap", "pto", "scheduling_2d"]
 # Lines of environments that no run has written: of measurements that were put beside others by hand.
-MERGED = {"convergence": {"read from memory before the run had ended", "text, in a run of its own, at"}}
+MERGED = {
+    "convergence": {"read from memory before the run had ended", "text, in a run of its own, at"},
+    "sparse_training": {"the 100 rounds with few methods, in a run of their own, at"},
+}
 DOCUMENTS = {"end_to_end": "results/README"}
 
 

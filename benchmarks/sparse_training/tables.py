@@ -26,8 +26,8 @@ def verdict(name: str, job: dict) -> list[str]:
         best = min((m for m in close if m != AUTO), key=lambda m: statistics.median(close[m]))
         auto = paired_ratio(close, AUTO, best)
         lines.append(
-            f"- {name}: in {len(close[AUTO])} rounds with few methods Auto takes {auto:.3f} times the time of "
-            f"the best dense setting, {best} (goal {1 + SLOWER:g} at most: {said(auto <= 1 + SLOWER)})."
+            f"- {name}: in {len(close[AUTO])} rounds with few methods Auto takes {auto:.3f} times the time "
+            f"of the best dense setting, {best} (goal {1 + SLOWER:g} at most: {said(auto <= 1 + SLOWER)})."
         )
     differ = (*job["differ"], *job.get("close", {}).get("differ", ()))
     wrong = [method for method in differ if method != ALONE]
