@@ -262,7 +262,7 @@ class CommunicationMonitor(*_callback_classes()):
             return
         (schemes, _), (earlier, count) = self._in_use, (before[0], int(changes - before[1]))
         if count:  # and not only layers thawed
-            when = f"Epoch {step}" if prefix == "epoch" else f"Step {step}"
+            when = f"Epoch {step + 1}" if prefix == "epoch" else f"Step {step}"  # as Keras counts
             told = "%s: gradients are now summed by %s, before by %s (%d changes, each bucket counted)"
             logging.warning(told, when, schemes, earlier or "another scheme", count)
         if self._writer is not None:

@@ -19,22 +19,11 @@ OF_RECIPE = (RECIPE, *AS_RECIPE)
 AT_ONCE = f"HiTopK, {DENSITY:.0%} from the start"
 FEW = f"HiTopK {LITTLE:.2%}"
 FEW_SGD = {f"{kind.__name__} {LITTLE:.2%}, SGD": kind for kind in KINDS}
+CONTROLLED = {FEW: HiTopK, **FEW_SGD}  # that error feedback helps them is asserted
+WITHOUT = {name: f"{name}, no error feedback" for name in (AT_ONCE, *CONTROLLED)}
 WORDS_WITHOUT = {f"{kind.__name__}, no error feedback": kind for kind in KINDS}
 DENSE_SGD = "dense, SGD"
 ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
-
-
-def _of_all_entries(kind: type[Communication]) -> type[Communication]:
-    """`kind` as its paper has it: it leaves out entries of small vectors, too."""
-    return type(kind.__name__, (kind,), {"sets_vectors_apart": lambda self, topology, n: False})
-
-
-# By name, what runs with error feedback and without, from the start: (scheme, density).
-CONTROLS = {AT_ONCE: (HiTopK, DENSITY), FEW: (HiTopK, LITTLE)}
-CONTROLS |= {name: (kind, LITTLE) for name, kind in FEW_SGD.items()}
-CONTROLS |= {f"{kind.__name__} of all entries": (_of_all_entries(kind), DENSITY) for kind in KINDS}
-CONTROLLED = CONTROLS.keys() - {AT_ONCE}  # that error feedback helps these is asserted
-WITHOUT = {name: f"{name}, no error feedback" for name in CONTROLS}
 
 
 def _applying(entries: int) -> dict:
@@ -66,8 +55,9 @@ def digits(recipe: Piecewise, steps: int) -> dict[str, Communication]:
     found[RECIPE] = recipe
     for name, kind in AS_RECIPE.items():
         found[name] = Piecewise([(0, kind(DENSITY)), *recipe.phases[1:]])
-    for name, (kind, density) in CONTROLS.items():
-        found[name], found[WITHOUT[name]] = kind(density), kind(density, error_feedback=False)
+    for name, without in WITHOUT.items():
+        kind, density = CONTROLLED.get(name, HiTopK), LITTLE if name in CONTROLLED else DENSITY
+        found[name], found[without] = kind(density), kind(density, error_feedback=False)
     return found | {DENSE_SGD: Dense()}
 
 

@@ -6,7 +6,8 @@ import os
 import pytest
 import tensorflow as tf
 
-from tests.multiprocess.sparse_runs import SHAPES
+from tests.multiprocess.sparse_runs import SHAPES, paired, placed
+from tests.thorough import P, thorough_if
 from tf_sparse_strategy import collectives
 from tf_sparse_strategy.pipelines import without_tuning
 
@@ -86,12 +87,14 @@ def tolerance(comm):
     keras.config.set_dtype_policy("float32")
 
 
-@pytest.fixture
-def here(topology):
-    """Collectives of workers that pose as standing on two nodes: `sparse_runs.paired`."""
-    from tests.multiprocess import sparse_runs
+# Beside two nodes: three of two workers, and uneven ones.
+OTHERS = {3: [(0, 1, 1)], 6: [(0, 0, 1, 1, 2, 2)], 8: [(0, 0, 1, 1, 2, 2, 2, 2)]}.get(P, [])
 
-    return sparse_runs.paired(topology)
+
+@pytest.fixture(params=["two nodes", *thorough_if(bool, OTHERS)], ids=str)
+def here(request, topology):
+    """Collectives of workers that pose as standing elsewhere; two nodes are `paired`."""
+    return paired(topology) if request.param == "two nodes" else placed(topology, request.param)
 
 
 @pytest.fixture

@@ -158,7 +158,9 @@ def moved(comm, blob):
     return comm.broadcast(letters[:length]).numpy().tobytes()
 
 
-def fit(keras, scheme, epochs=1, optimizer=None, policy=None, embedding=False, **compile_options):
+def fit(
+    keras, scheme, epochs=1, optimizer=None, policy=None, embedding=False, callbacks=(), **compile_options
+):
     """(strategy, model, history) after a short training from weights that are always the same."""
     import tf_sparse_strategy as tss
 
@@ -174,5 +176,6 @@ def fit(keras, scheme, epochs=1, optimizer=None, policy=None, embedding=False, *
     x, y = oracle.regression(ROWS)
     if embedding:
         x = (x * 4).astype("int32") % 16
-    history = model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
+    fitting = {"epochs": epochs, "callbacks": list(callbacks)}
+    history = model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, **fitting)
     return strategy, model, history

@@ -74,10 +74,9 @@ def test_fifty_steps_of_descent(here):
 @pytest.mark.usefixtures("partners")
 def test_momentum_is_gathered_while_waiting_and_cleared_when_sent(here):
     """One entry is always the largest; another waits, and its second half comes with momentum."""
-    p = here.topology.num_workers
-    run = sparse_runs.Run(DGC(1e-9, momentum=0.5), here, 2 * here.topology.local_workers)
-    n = run.variables["velocity"].shape[0]
-    gradient = np.zeros(n * here.topology.local_workers, np.float32)
+    p, scheme = here.topology.num_workers, DGC(1e-9, momentum=0.5)
+    n = 2 * scheme.share(here.topology).shards
+    run, gradient = sparse_runs.Run(scheme, here, n), np.zeros(n, np.float32)
     gradient[0], gradient[1] = 8, 5
     sums = [run.step(tf.constant(gradient)).numpy()[:2] / p for _ in range(2)]
     # Step 1 sends 8. Step 2: 8 again (its velocity was cleared) against 5 + (2.5 + 5) = 12.5.

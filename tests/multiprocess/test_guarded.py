@@ -7,7 +7,15 @@ import tensorflow as tf
 from tests import sparse_reference
 from tests.mstopk_reference import top_k
 from tests.multiprocess import oracle, sparse_runs
-from tf_sparse_strategy.communication import Dense, Guarded, HiTopK, OkTopK, ShardedTopK
+from tf_sparse_strategy.communication import (
+    Auto,
+    Dense,
+    Guarded,
+    HiTopK,
+    OkTopK,
+    Piecewise,
+    ShardedTopK,
+)
 from tf_sparse_strategy.communication.guarded import BEYOND, EPS, LEVEL
 
 N, DENSITY = 203, 0.05
@@ -158,7 +166,12 @@ def test_fit_with_the_guard(keras, comm, topology):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"scheme": Dense()}, {"limit": 0}, {"every": 0}, {"every": 2.0}, {"action": "stop"}], ids=str
+    "wrong",
+    [
+        *({"scheme": scheme} for scheme in (Dense(), Auto(), Piecewise([(0, HiTopK())]))),
+        *({"limit": 0}, {"every": 0}, {"every": 2.0}, {"action": "stop"}),
+    ],
+    ids=str,
 )
 def test_arguments_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -49,7 +49,7 @@ def test_epochs_reach_schemes_within_others(here):
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_rank_0_tells_each_change(here, capfd, mode):
     p, rank = here.topology.num_workers, here.topology.rank
-    run = run_of([(0, HiTopK(0.05)), (2, Dense()), (3, Torus2D())], here)
+    run = run_of([(0, HiTopK(0.05)), (2, Dense()), (3, Float16())], here)
     make_step = run.eager_step if mode == "eager" else run.step
     for g in gradients(p, 5):
         make_step(tf.constant(g[rank]))
@@ -59,7 +59,7 @@ def test_rank_0_tells_each_change(here, capfd, mode):
         return
     first, second = told
     assert first.startswith("Piecewise: 101 elements are summed by Dense() now, before by HiTopK(density")
-    assert second == "Piecewise: 101 elements are summed by Torus2D() now, before by Dense()"
+    assert second == "Piecewise: 101 elements are summed by Float16(scheme=Dense()) now, before by Dense()"
 
 
 def test_a_scheme_within_another_begins_with_what_was_kept(here):
@@ -77,6 +77,8 @@ def test_a_scheme_within_another_begins_with_what_was_kept(here):
 @pytest.mark.parametrize("sparse", [HiTopK(0.05), ShardedTopK(0.05)], ids=repr)
 def test_an_exact_phase_begins_with_what_was_kept(here, sparse, exact, mode):
     p, rank = here.topology.num_workers, here.topology.rank
+    if exact == Torus2D() and not here.topology.is_uniform:  # which it refuses
+        return
     run = run_of([(0, sparse), (3, exact)], here)
     step = run.step if mode == "function" else run.eager_step
     data = gradients(p, 5)

@@ -11,9 +11,12 @@ from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import BATCH, ROWS, fit
 from tests.thorough import MOSTLY_KERAS3, P, thorough_if
 from tf_sparse_strategy.communication import (
+    Auto,
     Dense,
     GTopK,
+    Guarded,
     HiTopK,
+    LinkModel,
     OkTopK,
     Piecewise,
     ShardedTopK,
@@ -76,7 +79,12 @@ def test_it_learns_and_workers_agree(comm, topology, case):
     assert all(np.isfinite(r).all() for r in held)
 
 
-BY_THREE = [*((keras3, kind(0.1)) for kind in KINDS), (tf_keras, HiTopK(0.1))]
+SWITCHING = [
+    Piecewise([(0, HiTopK(0.5)), (2, ShardedTopK(0.1)), (4, Dense())], unit="step"),
+    Guarded(HiTopK(0.1), limit=1e-6, every=2, action="dense"),
+    Auto(0.1, links=LinkModel(0.0, 0.0, 0.0, 1e-3, selection=1e-9)),
+]
+BY_THREE = [*((keras3, s) for s in (*(kind(0.1) for kind in KINDS), *SWITCHING)), (tf_keras, HiTopK(0.1))]
 
 
 @pytest.mark.parametrize("of", thorough_if(lambda pair: not isinstance(pair[1], OFTEN), BY_THREE))

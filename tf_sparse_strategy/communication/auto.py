@@ -144,6 +144,8 @@ class Auto(Switching):
         begin, schemes = time.monotonic(), self.schemes(collectives.topology)
         if len(schemes) == 1:  # there is nothing to choose
             return _Measured(collectives.topology, [], 0.0, begin)
+        if self.links is None and self.measured is None and collectives.topology.rank == 0:
+            logging.warning("communication=Auto(...) measures the links between the workers: some 15 seconds")
         links = self.links or link_measurement.measure(collectives)
         models = [links] * len(schemes)
         if not links.selection:  # which `tss doctor` does not measure
@@ -265,7 +267,10 @@ def choose(
     if current is not None and not leaves_sparse and seconds[chosen] >= STAY * seconds[current]:
         chosen = current
     other = best if chosen != best else fastest
-    said = f"{schemes[chosen]}: {seconds[chosen] * 1e3:.3g} ms predicted"
-    return chosen, said if other == chosen else (
-        f"{said}, {seconds[other] * 1e3:.3g} ms by {schemes[other]}"
+    if other == chosen:  # no other may be taken
+        other = min((i for i in range(len(schemes)) if i != chosen), key=seconds.__getitem__)
+    said = (
+        f"{schemes[chosen]}: {seconds[chosen] * 1e3:.3g} ms predicted, "
+        f"{seconds[other] * 1e3:.3g} ms by {schemes[other]}"
     )
+    return chosen, f"{said}; small vectors among them keep them exact" if is_exact else said

@@ -49,7 +49,7 @@ class Guarded(Switching):
     right for a model is not known beforehand: look at what is logged in the first epochs.
 
     Args:
-      scheme: any sparse scheme but `DGC`.
+      scheme: any sparse scheme but `DGC`; of `Piecewise` guard the phases, and `Auto` has no guard.
       limit: of eps, a ratio above 0.
       every: steps from one check to the next, at least 1; default 100.
       action: what to do beyond the limit: "warn" (default), "density" or "dense".
@@ -73,7 +73,10 @@ class Guarded(Switching):
 
     def __post_init__(self):
         if not isinstance(self.scheme, SparseCommunication):
-            raise ValueError(f"Guarded(scheme={self.scheme!r}) must be a sparse scheme, e.g. HiTopK(0.01).")
+            raise ValueError(
+                f"Guarded(scheme={self.scheme!r}) must be a sparse scheme, e.g. HiTopK(0.01); of a Piecewise "
+                "guard the phases."
+            )
         if self.scheme.momentum is not None:
             raise ValueError(
                 f"Guarded(scheme={self.scheme!r}): what the check compares has no momentum in it. Guard "
