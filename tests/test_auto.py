@@ -39,6 +39,13 @@ def test_bytes_decide_where_bytes_are_dear():
     assert "HiTopK(" in reason and ": 804 ms predicted, 4e+03 ms by Dense()" in reason
 
 
+def test_what_may_not_be_taken_is_named_too():
+    number, reason = choose(BOTH, N, "float32", APART, [links(beta=1e-3)] * 2, is_exact=True)
+    assert BOTH[number] == Dense()
+    assert reason.startswith("Dense(): 4e+03 ms predicted, 804 ms by HiTopK(")
+    assert reason.endswith("); small vectors among them keep them exact")
+
+
 def test_bfloat16_is_summed_as_float32():
     """Exact sums of it send four bytes per element, those of float16 two."""
     dtypes = ("bfloat16", "float16", "float32")
