@@ -7,11 +7,13 @@ import tensorflow as tf
 from tests import sparse_reference
 from tests.mstopk_reference import top_k
 from tests.multiprocess import oracle, sparse_runs
+from tf_sparse_strategy import residual
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
     Guarded,
     HiTopK,
+    LinkModel,
     OkTopK,
     Piecewise,
     ShardedTopK,
@@ -111,6 +113,30 @@ def test_beyond_the_limit_density_is_raised(here):
             assert (applied[2] > min(4 * applied[0], 0.9 * N)) == (levels[1] > 0)
 
 
+def test_density_is_raised_to_all(here):
+    """From 0.3 to 1, and no further: then nothing is kept, and each step is that of `Dense`."""
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Guarded(HiTopK(0.3), 1e-6, every=1, action="density"), here, N)
+    data = sparse_runs.integers(2, p, N, 4)
+    sums = [run.step(tf.constant(g[rank])).numpy() for g in data]
+    np.testing.assert_array_equal(sum(sums[:2]), data[:2].sum(axis=(0, 1)))
+    np.testing.assert_array_equal(sums[2:], data[2:].sum(axis=1))
+    assert not run.kept(N).any() and (sums[0] == data[0].sum(axis=0)).all() == (p == 1)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("feedback", [True, False])
+def test_cost_predicts_the_bytes_counted(here, every, feedback):
+    """Of both steps; a check sums residuals, too, where there are some."""
+    scheme = Guarded(HiTopK(DENSITY, error_feedback=feedback), limit=1e9, every=every)
+    run, before = sparse_runs.Run(scheme, here, N), here.traffic()[1]
+    for _ in range(2):
+        run.step(tf.zeros([N]))
+    after, predicted = here.traffic()[1], scheme.cost(N, here.topology, LinkModel(0, 0, 0, 0)).bytes
+    sent = np.array([after.local - before.local, after.cross - before.cross])
+    np.testing.assert_allclose(sent, 2 * np.array([predicted.local, predicted.cross]), atol=8)
+
+
 TOLD = {
     "warn": ["nothing is done about it"] * 3,
     "density": [f"their density {goes}" for goes in ("is raised to 0.04", "is raised to 0.16", "stays 0.16")],
@@ -136,6 +162,16 @@ def test_beyond_the_limit_rank_0_tells(here, capfd, action):
         expected = TOLD[action] if limit < 1 and rank == 0 else []
         assert [line.rpartition("; ")[2] for line in told] == expected
         assert all(f"its limit {limit:g} for {N} elements" in line for line in told)
+
+
+@pytest.mark.parametrize("action", TOLD)
+def test_density_one_is_dense_bit_for_bit(here, action):
+    p, rank = here.topology.num_workers, here.topology.rank
+    run = sparse_runs.Run(Guarded(HiTopK(1.0), 1e-6, every=1, action=action), here, N)
+    for g in sparse_runs.floats(2, p, N, 2):
+        mine = tf.constant(g[rank])
+        dense = Dense().reduce(mine, residual.State({}), here)
+        np.testing.assert_array_equal(run.step(mine).numpy().view(np.int32), dense.numpy().view(np.int32))
 
 
 @pytest.mark.parametrize("action", TOLD)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests import sparse_reference
+from tests.mstopk_reference import top_k
 from tests.multiprocess import sparse_runs
 from tests.multiprocess.sparse_runs import Run, floats, integers
 from tf_sparse_strategy.bucketing import MAX_ELEMENTS
@@ -32,6 +33,29 @@ def test_a_gradient_of_few_entries_lets_not_all_of_the_next_pass(here):
         applied.append(np.count_nonzero(got))
     if model.holders > 1:
         assert applied[0] <= 3 and all(0 < a <= 4 * k * model.holders for a in applied[1:])
+
+
+def test_with_thresholds_of_every_step_it_is_the_papers(here):
+    """Algorithms 1 and 2 with both periods 1, without any of our deviations."""
+    p, rank, n, k = here.topology.num_workers, here.topology.rank, 1000, 20
+    run = Run(OkTopK(k / n, threshold_period=1, boundary_period=1, flat=True), here, n)
+    if p == 1:
+        return
+    residuals = np.zeros([p, n], np.float32)
+    for g in floats(8, p, n, 5):
+        accumulated = residuals + g
+        chosen = [set(top_k(a, k)) for a in accumulated]
+        total = np.zeros(n, np.float32)
+        for a, of in zip(accumulated, chosen, strict=True):
+            total[sorted(of)] += a[sorted(of)]
+        winners = top_k(total, k)
+        expected = np.zeros(n, np.float32)
+        expected[winners] = total[winners]
+        np.testing.assert_array_equal(run.step(tf.constant(g[rank])), expected)
+        for kept, a, of in zip(residuals, accumulated, chosen, strict=True):
+            kept[:] = a
+            kept[sorted(of & set(winners))] = 0
+        np.testing.assert_array_equal(run.variables["residual"], residuals[rank])
 
 
 def test_thresholds_outlive_a_step_of_nothing(here):

@@ -55,12 +55,13 @@ def test_sent_and_kept_make_the_whole(kind, here, mode, density, sizes):
 
 @thorough_with(4)
 def test_indices_that_no_float32_holds(kind, here):
-    if kind(0.1).share(here.topology).shards > 1:
-        return  # of which each is shorter
-    n = 2**24 + 33
+    shards = kind(0.1).share(here.topology).shards
+    if shards > 2:
+        return  # of which each were as long, and all of them more than machines hold
+    n = shards * (2**24 + 33)
     gradient = np.zeros(n, np.float32)
-    gradient[n - 2 * np.arange(1, 5)] = 4, 3, 2, 1
-    run = Run(kind(4 / n), here, n)
+    gradient[n - 2 * np.arange(1, 9)] = np.arange(8, 0, -1)
+    run = Run(kind(4 * shards / n), here, n)
     sent = run.step(tf.constant(gradient)).numpy()
     assert sent.any()
     np.testing.assert_array_equal(sent + run.kept(n), here.topology.num_workers * gradient)
