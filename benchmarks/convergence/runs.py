@@ -27,12 +27,12 @@ ADAM = {"dense": "dense, Adam", "HiTopK": "HiTopK, Adam"}
 
 
 def _applying(entries: int) -> dict:
-    """By name, a ShardedTopK that applies so many for each sent, in messages shorter than those of one."""
+    """By name, a ShardedTopK that applies so many for each sent, in short messages."""
     coded = functools.partial(ShardedTopK, applied=entries, wire_dtype="float16", index_coding="delta")
     return {f"ShardedTopK, applied={entries}, fp16 + delta": coded}
 
 
-THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(3), "OkTopK": OkTopK}
+THROUGHOUT = {"HiTopK": HiTopK, "ShardedTopK": ShardedTopK, **_applying(1), **_applying(3), "OkTopK": OkTopK}
 OF_DIGITS = THROUGHOUT | _applying(2)
 OF_SGD = {f"{kind.__name__}, SGD": kind for kind in KINDS}
 BY_SGD = {DENSE_SGD, *OF_SGD, *FEW_SGD, *(WITHOUT[name] for name in FEW_SGD)}  # of digits; others by LARS
