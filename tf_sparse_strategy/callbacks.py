@@ -45,7 +45,8 @@ class CommunicationMonitor(*_callback_classes()):
     - `scheme_changes`, of `Piecewise`, `Auto` and `Guarded(action="density")`: how often another scheme took
       over, each bucket counted;
     - `sparse_part`: of the gradients' elements, those whose last sum was sparse;
-    - `threshold_hits`, `OkTopK` only: entries that passed the local threshold in the last step, divided by K;
+    - `threshold_hits`, `OkTopK` only: entries of the last step that passed the local threshold of the one
+      before, divided by K; outside 2/3 to 5/4 the step found a new one;
     - `eps`, `Guarded` only: its last measured loss, the largest of all buckets;
     - `beyond_limit`, `Guarded` only: checks of buckets whose eps was above the limit.
 

@@ -58,6 +58,21 @@ def test_with_thresholds_of_every_step_it_is_the_papers(here):
         np.testing.assert_array_equal(run.variables["residual"], residuals[rank])
 
 
+def test_hits_are_of_the_threshold_as_it_was(here):
+    """And not of the one that takes its place because too many pass."""
+    p, rank, n, k = here.topology.num_workers, here.topology.rank, 1000, 20
+    run = Run(OkTopK(k / n, error_feedback=False, flat=True), here, n)
+    if p == 1:
+        return
+    first, second = floats(3, p, n, 2)[:, rank]
+    second = 3 * second
+    threshold = np.sort(np.abs(first))[-k]
+    for gradient, hits in ((first, k), (second, np.count_nonzero(np.abs(second) >= threshold))):
+        run.step(tf.constant(gradient))
+        np.testing.assert_allclose(run.variables[oktopk.PASSED], hits / k)
+    assert hits > 2 * k and run.variables["local_threshold"].numpy() > threshold
+
+
 def test_thresholds_outlive_a_step_of_nothing(here):
     """Not as 0, by which the next step would send all of its sums."""
     p, rank, n, k = here.topology.num_workers, here.topology.rank, 1000, 20

@@ -19,7 +19,7 @@ _IMBALANCE = 4  # the paper's: entries are dealt out anew where a node has this 
 _FEW, _MANY = 2 / 3, 5 / 4  # parts of K between which a threshold lets pass, in the authors' program
 _CORRECTION = 1 / 16  # with 1/8 the global threshold swings, where few sums are much larger than others
 
-PASSED = "passed"  # the state's name of the entries that passed the local threshold, as a part of K
+PASSED = "passed"  # the state's name of the entries that passed the local threshold as it was, as a part of K
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class OkTopK(SparseCommunication):
         due = age % self.threshold_period == 0
         renewed = tf.logical_or(due, state["overdue"] > 0)
         finite_here = tf.reduce_all(tf.math.is_finite(acc))
-        local, selected, chosen = _passing(acc, k, due, state["local_threshold"], finite_here)
+        local, selected, chosen, passed = _passing(acc, k, due, state["local_threshold"], finite_here)
         boundaries = tf.cond(
             age % self.boundary_period == 0,
             lambda: _agree_on_boundaries(chosen, n, share, collectives),
@@ -150,7 +150,7 @@ class OkTopK(SparseCommunication):
             # Not 0 where no sum passed: the next step would send all.
             "global_threshold": overall * (tf.cast(tf.maximum(sums, 1), tf.float32) / k) ** _CORRECTION,
             "overdue": tf.cast(tf.reduce_max(everyone[:, 1]), tf.int64),
-            PASSED: tf.cast(tf.size(chosen), tf.float32) / k,
+            PASSED: tf.cast(passed, tf.float32) / k,
             "boundaries": boundaries,
         }
         if RESIDUAL in state:
@@ -189,20 +189,21 @@ def _exceeds(x, threshold, is_finite):
 
 
 def _passing(x, k: int, due, held, is_finite):
-    """(The threshold `held`, or where that is `due` or fewer or more pass a new one; what passes; where)."""
+    """(The threshold `held`, or where that is `due` or fewer or more pass a new one; what passes; where;
+    how many passed `held`, k where that is the first).
+    """
 
     def by(threshold):
         passing = _exceeds(x, threshold, is_finite)
         return threshold, passing, _places(passing)
 
     if k == x.shape[0]:
-        return by(tf.constant(0.0))
+        return *by(tf.constant(0.0)), k
     old = by(held.read_value())
     number = tf.size(old[2])
     fits = tf.logical_and(number >= math.ceil(_FEW * k), number <= int(_MANY * k))
-    return tf.cond(
-        tf.logical_and(fits, tf.logical_not(due)), lambda: old, lambda: by(_kth_largest(x, k))
-    )
+    new = tf.cond(tf.logical_and(fits, tf.logical_not(due)), lambda: old, lambda: by(_kth_largest(x, k)))
+    return *new, tf.where(held == 0, k, number)
 
 
 def _places(marked):
