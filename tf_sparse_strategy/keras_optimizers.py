@@ -19,12 +19,22 @@ import functools
 import threading
 import warnings
 
+import keras
 import tensorflow as tf
+from absl import logging
 
+from lars_pto.keras3 import LAMB
+from tf_sparse_strategy.communication.sparse import SparseCommunication
+from tf_sparse_strategy.communication.switching import within
 from tf_sparse_strategy.embedding import clipping, lazy, separable, slices
 from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import may_be_behind
+
+_optimizers = keras.optimizers
+# Of which an entry's step is divided by the entry's usual size: what comes rarely steps too far.
+_ADAPTIVE = (_optimizers.Adam, _optimizers.Adamax, _optimizers.Nadam, _optimizers.RMSprop)
+_ADAPTIVE += (_optimizers.Lamb, LAMB)
 
 
 class _Applying(threading.local):
@@ -160,6 +170,7 @@ def _build_for_parts(original, optimizer, variables):
         raise _made_outside(optimizer)
     if extended is not None:
         _require_made_in_scope(variables)
+        _tell_of_sparse_sums(extended, optimizer)
     chunked = None if extended is None or optimizer.built else extended.chunked
     if chunked is not None:
         chunked.check(optimizer, variables)
@@ -182,6 +193,22 @@ def _require_made_in_scope(variables):
                 "optimizer inside. Make the model inside `with strategy.scope():`, and if you build or call "
                 "it before `fit`, do so there: layers make variables when they see their first input."
             )
+
+
+def _tell_of_sparse_sums(extended, optimizer):
+    """On rank 0, of an optimizer that learns much worse from them."""
+    scheme, topology = extended.gradients.communication, extended.collectives.topology
+    sends_few = any(
+        isinstance(inner, SparseCommunication) and inner.drops(1, "float32", topology)
+        for inner in within(scheme, topology)
+    )
+    if topology.rank == 0 and sends_few and isinstance(optimizer, _ADAPTIVE):
+        logging.warning(
+            "%s with communication=%r: it divides an entry's step by its usual size, and models learn "
+            "much worse where entries come rarely. Use SGD or LARS, or communication='float16'.",
+            type(optimizer).__name__,
+            scheme,
+        )
 
 
 def _made_outside(optimizer):

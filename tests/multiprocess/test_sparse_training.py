@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_sparse_strategy as tss
+from lars_pto import LAMB, LARS
 from tests.multiprocess import oracle
 from tests.multiprocess.sparse_runs import BATCH, ROWS, fit
 from tests.thorough import MOSTLY_KERAS3, P, thorough_if
@@ -77,6 +78,22 @@ def test_it_learns_and_workers_agree(comm, topology, case):
     held = [r for r in residuals(strategy) if r.ndim and r.dtype == np.float32]
     assert any(r.any() for r in held) == drops
     assert all(np.isfinite(r).all() for r in held)
+
+
+WITH_FEW = [HiTopK(0.1), Piecewise([(0, Dense()), (1, HiTopK(0.1))])]
+
+
+@pytest.mark.parametrize("scheme", [*WITH_FEW, HiTopK(1.0), Dense()], ids=repr)
+def test_rank_0_tells_of_optimizers_that_learn_worse(topology, caplog, scheme):
+    strategy = tss.SparseStrategy(communication=scheme)
+    with strategy.scope():
+        weights = keras3.Variable(np.zeros([4, 4], np.float32))
+        for optimizer in (keras3.optimizers.AdamW(), LAMB(), keras3.optimizers.SGD(), LARS(1.0)):
+            optimizer.build([weights])
+            optimizer.build([weights])  # as `compile` and `fit` may
+    told = [message for message in caplog.messages if "learn much worse" in message]
+    some = topology.rank == 0 and topology.num_nodes > 1 and scheme in WITH_FEW
+    assert [message.split()[0] for message in told] == (["AdamW", "LAMB"] if some else [])
 
 
 SWITCHING = [
