@@ -9,6 +9,7 @@ from tests.thorough import P, thorough
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
+from tf_sparse_strategy.communication import Dense
 from tf_sparse_strategy.remembered import is_of_this_run
 from tf_sparse_strategy.topology import Topology
 
@@ -87,6 +88,15 @@ class Run:
         if "residual" in self.variables:
             own = residual.flush(own, self.variables["residual"], share)
         return self.collectives.all_reduce(own).numpy()
+
+
+def assert_as_dense(run, gradients):
+    """Bit for bit; `gradients` are [steps, P, N]."""
+    here = run.collectives
+    for gradient in gradients[:, here.topology.rank]:
+        dense = Dense().reduce(tf.constant(gradient), residual.State({}), here)
+        summed = run.step(tf.constant(gradient))
+        np.testing.assert_array_equal(summed.numpy().view(np.int32), dense.numpy().view(np.int32))
 
 
 def descend(run, targets, count, rate):

@@ -7,7 +7,6 @@ import tensorflow as tf
 from tests import sparse_reference
 from tests.mstopk_reference import top_k
 from tests.multiprocess import oracle, sparse_runs
-from tf_sparse_strategy import residual
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
@@ -166,12 +165,8 @@ def test_beyond_the_limit_rank_0_tells(here, capfd, action):
 
 @pytest.mark.parametrize("action", TOLD)
 def test_density_one_is_dense_bit_for_bit(here, action):
-    p, rank = here.topology.num_workers, here.topology.rank
     run = sparse_runs.Run(Guarded(HiTopK(1.0), 1e-6, every=1, action=action), here, N)
-    for g in sparse_runs.floats(2, p, N, 2):
-        mine = tf.constant(g[rank])
-        dense = Dense().reduce(mine, residual.State({}), here)
-        np.testing.assert_array_equal(run.step(mine).numpy().view(np.int32), dense.numpy().view(np.int32))
+    sparse_runs.assert_as_dense(run, sparse_runs.floats(2, here.topology.num_workers, N, 2))
 
 
 @pytest.mark.parametrize("action", TOLD)

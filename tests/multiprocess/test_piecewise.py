@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.multiprocess import sparse_runs
 from tests.thorough import MOSTLY_KERAS3
-from tf_sparse_strategy import communication, residual
+from tf_sparse_strategy import communication
 from tf_sparse_strategy.communication import (
     Auto,
     Dense,
@@ -48,12 +48,8 @@ def test_epochs_reach_schemes_within_others(here):
 
 def test_density_one_is_dense_bit_for_bit(here):
     """In its phase, before it and behind."""
-    p, rank = here.topology.num_workers, here.topology.rank
     run = run_of([(0, Dense()), (1, HiTopK(1.0)), (2, ShardedTopK(1.0)), (3, Dense())], here)
-    for g in sparse_runs.floats(2, p, N, 4):
-        mine = tf.constant(g[rank])
-        dense = Dense().reduce(mine, residual.State({}), here)
-        np.testing.assert_array_equal(run.step(mine).numpy().view(np.int32), dense.numpy().view(np.int32))
+    sparse_runs.assert_as_dense(run, sparse_runs.floats(2, here.topology.num_workers, N, 4))
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])

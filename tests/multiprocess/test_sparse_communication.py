@@ -12,9 +12,7 @@ from tests import sparse_reference
 from tests.multiprocess import oracle, sparse_runs
 from tests.multiprocess.sparse_runs import Run, apart, floats, integers
 from tests.thorough import P, thorough_if, thorough_with
-from tf_sparse_strategy import residual
 from tf_sparse_strategy.communication import (
-    Dense,
     GTopK,
     HiTopK,
     LinkModel,
@@ -106,14 +104,10 @@ def test_with_no_option_anything_is_lost(here, of):
 @pytest.mark.parametrize("density, values", [(1.0, floats), (ALL, integers)])
 def test_density_one_is_dense_bit_for_bit(kind, here, density, values):
     """The second by messages that hold all entries, which are added in another order."""
-    p, rank = here.topology.num_workers, here.topology.rank
     for n in (3, 1001):
         run = Run(kind(density), here, n)
-        for g in values(n, p, n, steps=2):
-            mine = tf.constant(g[rank])
-            dense = Dense().reduce(mine, residual.State({}), here)
-            np.testing.assert_array_equal(run.step(mine).numpy().view(np.int32), dense.numpy().view(np.int32))
-            assert not run.kept(n).any()
+        sparse_runs.assert_as_dense(run, values(n, here.topology.num_workers, n, steps=2))
+        assert not run.kept(n).any()
 
 
 VARIANTS = [(kind, options) for kind in SCHEMES for options in ({}, {"error_feedback": False})]
