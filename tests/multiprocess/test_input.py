@@ -263,7 +263,7 @@ def test_a_function_of_the_users_masks_where_rows_do_not_count(strategy, topolog
     short = tf.data.Dataset.from_tensors([workers]).map(as_rows)  # one row, of the first worker
     for data, expected in ((whole, sum(range(workers))), (short, workers), (whole, sum(range(workers)))):
         assert model.fit(data, verbose=0).history["total"] == [expected]
-    assert total.experimental_get_tracing_count() == 2
+    assert total.experimental_get_tracing_count() == min(workers, 2)
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2])

@@ -352,6 +352,7 @@ def test_what_was_not_updated_is_not_gathered(strategies, topology):
     assert [float(v.numpy().mean()) for v in variables] == expected
 
 
+@pytest.mark.usefixtures("partners")
 def test_chunks_accumulate_nothing(strategies):
     """Each worker does so for itself, before gradients are summed."""
     strategy = strategies[1]
