@@ -27,9 +27,8 @@ def values_of(gradient: Any) -> tf.Tensor:
 def coalesced(gradient):
     """`tf.IndexedSlices` with the rows of one index added up, fewer bytes to send; else `gradient`.
 
-    Not for a variable that all workers hold, under an optimizer that does not do so itself: those of Keras 3
-    do not, and Adam, whose update is not linear, then differs from what one process computes from the same
-    rows.
+    Not for a variable that all workers hold, under an optimizer that does not do so itself and is not linear:
+    Adam of Keras 3 would then differ from what one process computes from the same rows.
     """
     if not isinstance(gradient, tf.IndexedSlices) or is_coalesced(gradient):
         return gradient
@@ -105,3 +104,8 @@ def sum_of_squares(gradient: Any) -> tf.Tensor:
 def is_set(limit: float | None) -> bool:
     """Whether a limit, as `clipnorm`, clips at all: to Keras 0 and less, as None, mean that none is set."""
     return limit is not None and limit > 0
+
+
+def clips(optimizer: Any) -> bool:
+    """Whether it clips gradients, in any way."""
+    return any(map(is_set, (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)))

@@ -26,6 +26,10 @@ SENT = {
 }
 
 
+class AsTheyAre(keras.optimizers.SGD):
+    """To which the strategy sends rows so; of Keras's own it adds them up."""
+
+
 def gradient_of(rows):
     """Of a loss sum_i |x_i|^2 / 2: the rows themselves, so that errors accumulate."""
     return rows
@@ -42,7 +46,7 @@ def trained_by_keras(strategy, setting, way):
     with strategy.scope():
         layer = kind(setting.rows, setting.columns, embeddings_initializer=initializer())
         layer.build()
-        optimizer = keras.optimizers.SGD(RATE)
+        optimizer = (AsTheyAre if way == "gathered" else keras.optimizers.SGD)(RATE)
         optimizer.build(layer.trainable_variables)
 
     def replica(ids):

@@ -78,25 +78,43 @@ def test_a_step_sends_gradients_and_nothing_else(keras, strategy):
     assert optimizer.iterations.numpy() == 3
 
 
-def _apply_rows(optimizer, table):
-    rows = tf.IndexedSlices(tf.ones([40, 8]), tf.fill([40], 3), tf.constant([50, 8]))
+def _apply_rows(optimizer, table, ids):
+    rows = tf.IndexedSlices(tf.ones([40, 8]), ids, tf.constant([50, 8]))
     optimizer.apply([rows], [table])
 
 
+class OfAUser(keras3.optimizers.SGD):
+    """Which may do with rows what it likes."""
+
+
+ADD_UP = {
+    "SGD": (keras3.optimizers.SGD(0.1, momentum=0.9), True),
+    "LazyAdam": (tss.optimizers.LazyAdam(0.1), True),
+    "Adagrad": (tss.optimizers.Adagrad(0.1), True),
+    "Adam": (keras3.optimizers.Adam(0.1), False),
+    "SGD that clips": (keras3.optimizers.SGD(0.1, clipnorm=1e9), False),
+    "SGD of a user": (OfAUser(0.1), False),
+}
+
+
 def test_optimizers_that_add_rows_up_are_sent_each_once(strategy, partners):
-    """Keras's others get them as they are."""
+    """Or to which it is the same; others get them as they are."""
     sent = {}
-    for kind in (keras3.optimizers.Adam, tss.optimizers.LazyAdam, tss.optimizers.Adagrad):
+    for name, (like, _) in ADD_UP.items():
         with strategy.scope():
-            table, optimizer = keras3.Variable(np.zeros([50, 8], "float32")), kind(0.1)
+            table = keras3.Variable(np.zeros([50, 8], "float32"))
+            optimizer = type(like).from_config(like.get_config())
             optimizer.build([table])
         step = tf.function(functools.partial(_apply_rows, optimizer, table))
-        strategy.run(step)  # in which workers also compare what they train
+        ids = (tf.fill([40], 3),)
+        strategy.run(step, ids)  # in which workers also compare what they train
         before = strategy.extended.collectives.traffic()[1].total
-        strategy.run(step)
-        sent[kind] = strategy.extended.collectives.traffic()[1].total - before
+        strategy.run(step, ids)
+        sent[name] = strategy.extended.collectives.traffic()[1].total - before
         assert table.numpy()[3].all() and not table.numpy()[4].any()
-    assert 30 * max(list(sent.values())[1:]) < sent[keras3.optimizers.Adam]
+    assert {name: 30 * total < sent["Adam"] for name, total in sent.items()} == {
+        name: are_added for name, (_, are_added) in ADD_UP.items()
+    }
 
 
 def test_nor_does_a_step_of_fit(keras, strategy, topology):

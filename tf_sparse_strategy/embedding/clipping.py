@@ -4,11 +4,19 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.collectives import Collectives
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradient_kinds import coalesced, is_set, of_present, sum_of_squares
+from tf_sparse_strategy.gradient_kinds import (
+    clips,
+    coalesced,
+    has_constant_indices,
+    is_set,
+    of_present,
+    sum_of_squares,
+)
 from tf_sparse_strategy.hooking import while_set
 
 
@@ -93,10 +101,20 @@ def with_squares(
 
 
 def once_each(optimizer: Any, pairs: Sequence[tuple]) -> list[tuple]:
-    """(gradient, variable) `pairs`, with fewer rows to send where `optimizer` adds up those of one id."""
-    if not getattr(optimizer, "clips_rows", False):
+    """(gradient, variable) `pairs`, with fewer rows to send where `optimizer` adds up those of one id.
+
+    Or where it might as well: what Keras's SGD makes of rows is what it makes of their sum.
+    """
+    is_linear = type(optimizer) is keras.optimizers.SGD and not clips(optimizer)
+    if not (is_linear or getattr(optimizer, "clips_rows", False)):
         return list(pairs)
-    return [(g if slices.of(v) is not None else coalesced(g), v) for g, v in pairs]
+
+    def as_sent(gradient, variable):
+        is_whole = isinstance(gradient, tf.IndexedSlices) and slices.of(variable) is None
+        # Rows of the program come once anyway.
+        return coalesced(gradient) if is_whole and not has_constant_indices(gradient) else gradient
+
+    return [(as_sent(*pair), pair[1]) for pair in pairs]
 
 
 def scaled(gradients: Sequence, factor: tf.Tensor) -> list:

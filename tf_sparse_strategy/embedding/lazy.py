@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_strategy.embedding import slices
-from tf_sparse_strategy.gradient_kinds import is_coalesced, is_set, values_of
+from tf_sparse_strategy.gradient_kinds import clips, is_coalesced, values_of
 
 
 def adam_rows(g, m, v, step, learning_rate, beta_1, beta_2, epsilon):
@@ -74,7 +74,7 @@ def clipped_rows(optimizer, clip, gradients: list) -> list:
       clip: its own way, for tensors.
       gradients: of several variables.
     """
-    if not any(map(is_set, (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue))):
+    if not clips(optimizer):
         return gradients
     gradients = [once(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     clipped = clip([values_of(g) for g in gradients])
