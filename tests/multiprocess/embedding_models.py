@@ -27,7 +27,7 @@ LAZY = ("lazy_adam", "lazy_adam_clipped")  # dense gradients would move all rows
 def dense_gradients(optimizer):
     """`optimizer`, given dense gradients: the sum of a repeated id's rows, as slices of tables get it.
 
-    Keras 3 does not add them up itself, and its Adam, momentum and Adagrad then differ.
+    Keras 3 does not add them up itself, and its Adam and Adagrad then differ.
     """
 
     class DenseGradients(type(optimizer)):

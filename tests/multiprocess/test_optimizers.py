@@ -150,17 +150,21 @@ def embedding_model(keras):
     return oracle.start(keras.Model(inputs, keras.layers.Dense(1)(hidden)))
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_embedding(comm, keras, strategy, name):
+NESTEROV = {"momentum": 0.9, "nesterov": True}
+
+
+@pytest.mark.parametrize("kind", [("SGD", {}), ("SGD", NESTEROV), ("Adam", {})], ids=str)
+def test_embedding(comm, keras, strategy, kind):
     """Sparse gradients are gathered, so an optimizer sees the slices that one process sees.
 
-    That includes Adam of Keras 3, which does not add duplicate indices up.
+    That includes Adam of Keras 3, which does not add duplicate indices up; to its SGD it is the same.
     """
+    name, options = kind
     tokens = np.random.default_rng(0).integers(0, 7, (ROWS, 3)).astype("int32")
     data = tf.data.Dataset.from_tensor_slices((tokens, oracle.regression(ROWS)[1])).batch(BATCH)
 
     def optimizer():
-        return getattr(keras.optimizers, name)(0.05)
+        return getattr(keras.optimizers, name)(0.05, **options)
 
     oracle.compare(
         comm, strategy, experiment(optimizer, data, build=lambda: embedding_model(keras))
