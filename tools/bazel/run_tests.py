@@ -17,6 +17,8 @@ SANITIZERS = "sanitizers"
 # Without the first, targets that are left out would count as not run. The last two are pytest's.
 NOT_THOROUGH = ["--build_tests_only", "--test_tag_filters=-thorough"]
 NOT_THOROUGH += ["--test_arg=-m", "--test_arg=not thorough"]
+# Seconds that a target may take, instead of what its size allows: suites of eight workers share two cores.
+THOROUGH = ["--test_timeout=3600"]
 
 
 def run(*options: str) -> tuple[int, list[TargetResult] | None]:
@@ -34,7 +36,7 @@ def main() -> int:
     parser.add_argument("--thorough", action="store_true", help="all tests: `make check`")
     thorough = parser.parse_args().thorough
     build = subprocess.call(["bazel", "build", "--keep_going", "//..."])
-    test, results = run(*([] if thorough else NOT_THOROUGH))
+    test, results = run(*(THOROUGH if thorough else NOT_THOROUGH))
     sanitized, more = run(f"--config={SANITIZERS}")
     if results is None or more is None:
         print("Bazel stopped before any test: see its message above.", file=sys.stderr)
