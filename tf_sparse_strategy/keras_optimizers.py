@@ -19,9 +19,9 @@ import functools
 import threading
 import warnings
 
-import keras
 import tensorflow as tf
 from absl import logging
+from keras import optimizers
 
 from lars_pto.keras3 import LAMB
 from tf_sparse_strategy.communication.sparse import SparseCommunication
@@ -31,10 +31,8 @@ from tf_sparse_strategy.gradient_kinds import of_present, values_of
 from tf_sparse_strategy.hooking import extended_of, in_replica_of_ours, ours, while_set, wrap
 from tf_sparse_strategy.overlap.variables import may_be_behind
 
-_optimizers = keras.optimizers
 # Of which an entry's step is divided by the entry's usual size: what comes rarely steps too far.
-_ADAPTIVE = (_optimizers.Adam, _optimizers.Adamax, _optimizers.Nadam, _optimizers.RMSprop)
-_ADAPTIVE += (_optimizers.Lamb, LAMB)
+_ADAPTIVE = (optimizers.Adam, optimizers.Adamax, optimizers.Nadam, optimizers.RMSprop, optimizers.Lamb, LAMB)
 
 
 class _Applying(threading.local):
@@ -204,8 +202,8 @@ def _tell_of_sparse_sums(extended, optimizer):
     )
     if topology.rank == 0 and sends_few and isinstance(optimizer, _ADAPTIVE):
         logging.warning(
-            "%s with communication=%r: it divides an entry's step by its usual size, and models learn "
-            "much worse where entries come rarely. Use SGD or LARS, or communication='float16'.",
+            "%s with communication=%r: it divides an entry's step by its usual size, and models learn much "
+            "worse where entries come rarely. Use SGD, LARS, a high density, or communication='float16'.",
             type(optimizer).__name__,
             scheme,
         )

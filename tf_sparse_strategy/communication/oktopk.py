@@ -189,8 +189,9 @@ def _exceeds(x, threshold, is_finite):
 
 
 def _passing(x, k: int, due, held, is_finite):
-    """(The threshold `held`, or where that is `due` or fewer or more pass a new one; what passes; where;
-    how many passed `held`, k where that is the first).
+    """(The threshold, what passes it, where, how many passed `held`: k, where none was held).
+
+    It is `held`, or a new one where that is `due` or fewer or more pass.
     """
 
     def by(threshold):
