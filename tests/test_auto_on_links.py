@@ -1,6 +1,7 @@
 """Auto on an emulated link that is slow: sparse. What fast ones lead to: test_auto.py, with given costs."""
 
 import json
+import os
 import sys
 
 from tests.lab_help import ENVIRONMENT, ROOT, require_namespaces
@@ -8,6 +9,7 @@ from tf_sparse_strategy.cluster import Netlab
 
 WORKER = ROOT / "tests" / "multiprocess" / "auto_worker.py"
 QUIET = {**ENVIRONMENT, "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+QUIET["PATH"] = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])  # of tc
 SPARSE = ("HiTopK", "ShardedTopK")
 
 
