@@ -9,12 +9,13 @@ from tests.thorough import P, thorough
 from tf_sparse_strategy import residual
 from tf_sparse_strategy.bucketing import BucketPlan, TensorSpec
 from tf_sparse_strategy.collectives import Collectives
-from tf_sparse_strategy.communication import Dense
+from tf_sparse_strategy.communication import Dense, LinkModel
 from tf_sparse_strategy.remembered import is_of_this_run
 from tf_sparse_strategy.topology import Topology
 
 SHAPES = [(3, 4), (), (7,), (0, 2), (5, 5)]
 ROWS, BATCH = 48, 8
+FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
 
 
 def placed(topology, nodes):
@@ -97,6 +98,18 @@ def assert_as_dense(run, gradients):
         dense = Dense().reduce(tf.constant(gradient), residual.State({}), here)
         summed = run.step(tf.constant(gradient))
         np.testing.assert_array_equal(summed.numpy().view(np.int32), dense.numpy().view(np.int32))
+
+
+def sent_and_predicted(run, n, steps=1):
+    """Bytes (in the node, to others) of a worker's steps with zeros: counted, and by its scheme's cost."""
+    here = run.collectives
+    before = here.traffic()[1]
+    for _ in range(steps):
+        run.eager_step(tf.zeros([n]))
+    after = here.traffic()[1]
+    predicted = run.scheme.cost(n, here.topology, FREE).bytes
+    sent = np.array([after.local - before.local, after.cross - before.cross])
+    return sent, steps * np.array([predicted.local, predicted.cross])
 
 
 def descend(run, targets, count, rate):

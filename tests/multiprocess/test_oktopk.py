@@ -9,12 +9,11 @@ import tensorflow as tf
 from tests import sparse_reference
 from tests.mstopk_reference import top_k
 from tests.multiprocess import sparse_runs
-from tests.multiprocess.sparse_runs import Run, floats, integers
+from tests.multiprocess.sparse_runs import FREE, Run, floats, integers
 from tf_sparse_strategy.bucketing import MAX_ELEMENTS
-from tf_sparse_strategy.communication import LinkModel, OkTopK, oktopk
+from tf_sparse_strategy.communication import OkTopK, oktopk
 
 here = sparse_runs.everywhere
-FREE = LinkModel(0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_gradient_of_few_entries_lets_not_all_of_the_next_pass(here):
