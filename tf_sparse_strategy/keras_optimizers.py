@@ -172,6 +172,7 @@ def _build_for_parts(original, optimizer, variables):
     chunked = None if extended is None or optimizer.built else extended.chunked
     if chunked is not None:
         chunked.check(optimizer, variables)
+        wrap(type(optimizer), "_apply_weight_decay", _decay_whole_variables)  # if it has one of its own
     original(optimizer, variables)
     if chunked is not None:
         try:

@@ -75,6 +75,16 @@ def decaying():
     return optimizer
 
 
+class DecaysItself(keras.optimizers.SGD):
+    """Of which Keras's own decay knows nothing."""
+
+    elementwise = True
+
+    def _apply_weight_decay(self, variables):
+        for variable in variables:
+            variable.assign(variable * 0.9)
+
+
 def scaled():
     inner = keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)
     return keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**7)
@@ -84,6 +94,7 @@ def by_element():
     """Optimizers whose updates know no norms."""
     return {
         "decay and averages": decaying,
+        "a decay of its own": lambda: DecaysItself(0.1, momentum=0.9),
         "loss scaling": scaled,
         "accumulation": lambda: adam(gradient_accumulation_steps=2),
         "adagrad": lambda: keras.optimizers.Adagrad(0.1),
