@@ -52,12 +52,13 @@ void Restore(const Candidates<uint32_t>& candidates, uint32_t from, uint32_t to,
 }
 
 // acc = residual + grad, and its top k. The pass already stores zeros where the sample says that an
-// element surely wins: coming back to each winner later costs a cache line both ways.
+// element probably wins: coming back to each winner later costs a cache line both ways, and so does
+// coming back to one that did not win, of which there are few.
 template <typename Format, typename Index>
 Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* residual, int64_t n,
                            int64_t k, const Runtime& runtime, uint32_t* acc, uint32_t* values,
                            Index* indices) {
-  Guess guess = {{kNothing, kNothing}, 0, 0};
+  Guess guess = {{kNothing, kNothing}, 0, 0, kNothing};
   if (k > 0) {
     const auto load = [&](const int64_t* positions, int64_t count, uint32_t* keys) {
       const ScopedDenormals denormals;
@@ -72,7 +73,7 @@ Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* re
   }
   AdmissionRule rule = RuleFor(guess, n, k);
   if (!Promising(rule)) rule = AdmissionRule::AtLeast(kNothing);
-  const uint32_t zero_from = std::min(kNothing, std::max(guess.range.high + 1, rule.certain));
+  const uint32_t zero_from = std::min(kNothing, std::max(guess.likely + 1, rule.certain));
 
   const auto accumulate = AccumulateKernel<Format>(runtime.kernels);
   std::atomic<bool> non_finite{false};
@@ -99,7 +100,7 @@ Accumulated AccumulateTopK(const typename Format::Bits* grad, const uint32_t* re
   const uint32_t kth = EmitTopK(candidates, k, guess.range, runtime.parallel_for, values, indices);
   if (kth < zero_from) return {!non_finite.load(), zero_from};
   Restore(candidates, zero_from, kth, runtime.parallel_for, acc);
-  return {!non_finite.load(), kNothing};
+  return {!non_finite.load(), kth + 1};  // of those that tie with the k-th some win
 }
 
 // Writes zeros to `acc` for the winners with keys below `below`. They are far from each other: their

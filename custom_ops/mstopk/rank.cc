@@ -24,12 +24,32 @@ struct Binning {
     while (((range.high - range.low) >> shift) >= kBins) ++shift;
   }
   uint32_t BinOf(uint32_t key) const { return std::min((key - range.low) >> shift, kBins); }
+  KeyRange KeysOf(uint32_t bin) const {
+    const uint32_t low = range.low + (bin << shift);
+    return {low, bin == kBins ? KeyTraits<uint32_t>::kMax : low + ((1u << shift) - 1)};
+  }
 };
 
 // Most keys may fall into one bin: elements take turns at a few tables, since increments of one
 // counter have to wait for each other. 32 bits suffice: a stripe has fewer than 2^32 elements.
 constexpr int64_t kTables = 4;
 using Histogram = std::array<std::array<uint32_t, kBins + 1>, kTables>;
+
+// Appends the keys of a span that are in `range`. Few are: whether any of a group is takes no branch per element.
+template <typename Bits>
+void AppendKeysIn(KeyRange range, const Span<Bits>& span, std::vector<uint32_t>* keys) {
+  constexpr int64_t kGroup = 64;
+  const auto is_in = [range](Bits bits) { return KeyOf(bits) - range.low <= range.high - range.low; };
+  for (int64_t begin = 0; begin < span.size; begin += kGroup) {
+    const int64_t end = std::min(span.size, begin + kGroup);
+    uint32_t any = 0;
+    for (int64_t i = begin; i < end; ++i) any |= is_in(span.data[i]);
+    if (any == 0) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if (is_in(span.data[i])) keys->push_back(KeyOf(span.data[i]));
+    }
+  }
+}
 
 }  // namespace
 
@@ -51,18 +71,18 @@ uint32_t KthLargestKey(const std::vector<Span<Bits>>& spans, int64_t k, KeyRange
 
   const Binning binning(range);
   const int64_t stripes = std::min({count, kStripes, (elements + kPerStripe - 1) / kPerStripe});
-  // Calls visit(key, i) for every element of a stripe of the spans.
-  const auto for_each_key = [&](int64_t stripe, auto&& visit) {
-    for (int64_t s = stripe * count / stripes; s < (stripe + 1) * count / stripes; ++s) {
-      for (int64_t i = 0; i < spans[s].size; ++i) visit(KeyOf(spans[s].data[i]), i);
-    }
+  const auto for_each_span = [&](int64_t stripe, auto&& visit) {
+    for (int64_t s = stripe * count / stripes; s < (stripe + 1) * count / stripes; ++s) visit(spans[s]);
   };
 
   std::vector<Histogram> histograms(stripes);
   parallel_for(stripes, [&](int64_t stripe) {
     Histogram& histogram = histograms[stripe];
-    for_each_key(stripe,
-                 [&](uint32_t key, int64_t i) { ++histogram[i % kTables][binning.BinOf(key)]; });
+    for_each_span(stripe, [&](const Span<Bits>& span) {
+      for (int64_t i = 0; i < span.size; ++i) {
+        ++histogram[i % kTables][binning.BinOf(KeyOf(span.data[i]))];
+      }
+    });
     for (int64_t table = 1; table < kTables; ++table) {
       for (uint32_t bin = 0; bin <= kBins; ++bin) histogram[0][bin] += histogram[table][bin];
     }
@@ -78,13 +98,12 @@ uint32_t KthLargestKey(const std::vector<Span<Bits>>& spans, int64_t k, KeyRange
     rank -= in_bin;
   }
   if (binning.shift == 0 && crossing != kBins) return range.low + crossing;
+  const KeyRange bin = binning.KeysOf(crossing);
 
   std::vector<std::vector<uint32_t>> members(stripes);
   parallel_for(stripes, [&](int64_t stripe) {
     members[stripe].reserve(histograms[stripe][0][crossing]);
-    for_each_key(stripe, [&](uint32_t key, int64_t) {
-      if (binning.BinOf(key) == crossing) members[stripe].push_back(key);
-    });
+    for_each_span(stripe, [&](const Span<Bits>& span) { AppendKeysIn(bin, span, &members[stripe]); });
   });
   members[0].reserve(in_bin);
   for (int64_t stripe = 1; stripe < stripes; ++stripe) {

@@ -17,6 +17,7 @@ constexpr int64_t kMaxSample = 1 << 18;
 constexpr int64_t kSampleShare = 512;  // n / kSampleShare elements, within the limits above
 constexpr int64_t kBatch = 64;         // pieces that are on their way from memory at once
 constexpr int64_t kBatches = 16;       // that take longer than a thread to wake
+constexpr double kLikelyDeviations = 2;
 
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
@@ -51,7 +52,7 @@ std::vector<uint32_t> Largest(const std::vector<uint32_t>& keys, int64_t count) 
 
 Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& load,
                     const ParallelFor& parallel_for) {
-  const Guess everything = {{0, max_key}, static_cast<double>(n), 0.0};
+  const Guess everything = {{0, max_key}, static_cast<double>(n), 0.0, max_key};
   if (n <= kShortest) return everything;
 
   const int64_t pieces = std::clamp(n / kSampleShare, kMinSample, kMaxSample) / kPiece;
@@ -84,10 +85,16 @@ Guess SampleBracket(int64_t n, int64_t k, uint32_t max_key, const KeyLoader& loa
   const uint32_t low = top.back();
   const int64_t ties = std::count(keys.begin(), keys.end(), low);
   const int64_t more_ties = ties - std::count(top.begin(), top.end(), low);
-  const auto high = top.begin() + (std::max<int64_t>(HighRank(mean), 1) - 1);
-  std::nth_element(top.begin(), high, top.end(), std::greater<>());
+  const auto key_of_rank = [&](int64_t rank) {
+    const auto key = top.begin() + (std::max<int64_t>(rank, 1) - 1);
+    std::nth_element(top.begin(), key, top.end(), std::greater<>());
+    return *key;
+  };
   const double scale = static_cast<double>(n) / size;
-  return {{low, *high}, (low_rank + more_ties) * scale, ties * scale};
+  return {{low, key_of_rank(HighRank(mean))},
+          (low_rank + more_ties) * scale,
+          ties * scale,
+          key_of_rank(HighRank(mean, kLikelyDeviations))};
 }
 
 }  // namespace mstopk

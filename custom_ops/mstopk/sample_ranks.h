@@ -15,8 +15,8 @@ constexpr double kDeviations = 6.0;
 // Ranks are counted from the largest; `mean` of the k largest elements are expected in the sample.
 
 // The k-th largest element very probably is no larger than the sample's element of this rank, if it is 1 or more.
-inline int64_t HighRank(double mean) {
-  return static_cast<int64_t>(mean - kDeviations * std::sqrt(mean));
+inline int64_t HighRank(double mean, double deviations = kDeviations) {
+  return static_cast<int64_t>(mean - deviations * std::sqrt(mean));
 }
 
 // The k-th largest element very probably is no less than the sample's element of this rank. By Bernstein's
