@@ -51,6 +51,8 @@ def test_unknown_names_list_the_known_ones():
 def test_a_name_that_is_nearly_known():
     with pytest.raises(ValueError, match="'HiTopK' is unknown.*Did you mean 'hitopk'"):
         communication.get("HiTopK")
+    with pytest.raises(ValueError, match=r"'piecewise' is unknown.*mean tss.communication.Piecewise\("):
+        communication.get("piecewise")
 
 
 @pytest.mark.parametrize(("wrong", "kind"), [(None, "NoneType"), (3, "int"), (Dense, "class")])

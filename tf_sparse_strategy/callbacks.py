@@ -113,7 +113,7 @@ class CommunicationMonitor(*_callback_classes()):
                 raise ValueError(f"{name}={value!r} must be {other!r} or a positive int.")
         if "://" in str(trace):
             raise ValueError(f"trace={trace!r} must be a path on this machine's disks, e.g. 'trace.json'.")
-        first, end = trace_steps
+        first, end = trace_steps if isinstance(trace_steps, (tuple, list)) else (0, 0)
         if not 0 <= first < end:
             raise ValueError(
                 f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end, e.g. (10, 20)."

@@ -197,23 +197,24 @@ def _require_made_in_scope(variables):
 def _tell_of_sparse_sums(extended, optimizer):
     """On rank 0, of an optimizer that learns much worse from them."""
     scheme, topology = extended.gradients.communication, extended.collectives.topology
-    sends_few = any(
-        isinstance(inner, SparseCommunication) and inner.drops(1, "float32", topology)
+    sending_few = {
+        type(inner).__name__
         for inner in within(scheme, topology)
-    )
-    if topology.rank == 0 and sends_few and isinstance(optimizer, _ADAPTIVE):
+        if isinstance(inner, SparseCommunication) and inner.drops(1, "float32", topology)
+    }
+    if topology.rank == 0 and sending_few and isinstance(optimizer, _ADAPTIVE):
         logging.warning(
-            "%s with communication=%r: it divides an entry's step by its usual size, and models learn much "
-            "worse where entries come rarely. Use SGD, LARS, a high density, or communication='float16'.",
+            "%s divides an entry's step by its usual size, and models learn much worse so where entries come "
+            "rarely, as they do by %s. Use SGD or LARS, or communication='float16'.",
             type(optimizer).__name__,
-            scheme,
+            ", ".join(sorted(sending_few)),
         )
 
 
 def _made_outside(optimizer):
     return ValueError(
-        f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables of which "
-        "each worker holds or updates a part. Make the optimizer inside `with strategy.scope():`."
+        f"{type(optimizer).__name__} was made outside strategy.scope(), and trains variables made inside. "
+        "Make the optimizer inside `with strategy.scope():`, too."
     )
 
 
@@ -225,7 +226,13 @@ def _add_part_of_slot(original, optimizer, reference_variable, *args, **kwargs):
     update = _chunked_update(extended, optimizer)
     part = None if update is None else update.part_beside(reference_variable)
     if part is None:
-        return original(optimizer, reference_variable, *args, **kwargs)
+        try:
+            return original(optimizer, reference_variable, *args, **kwargs)
+        except RuntimeError as mixed:  # two strategies, says TensorFlow
+            if extended is not None or extended_of(slices.strategy_of(reference_variable)) is None:
+                raise
+            optimizer.built = False
+            raise _made_outside(optimizer) from mixed
     chunk, partition = part
     with extended.slices.making(partition):
         return original(optimizer, chunk, *args, **kwargs)

@@ -137,8 +137,16 @@ class SparseStrategy(tf.distribute.MirroredStrategy):
 
     @property
     def communication(self) -> Communication:
-        """How gradients are summed."""
+        """How gradients are summed; `Piecewise` changes it during training."""
         return self.extended.gradients.communication
+
+    @communication.setter
+    def communication(self, communication):
+        raise AttributeError(
+            f"strategy.communication = {communication!r}: it is chosen when the strategy is made. To change "
+            "it during training, by epochs or steps, make the strategy with communication="
+            "tss.communication.Piecewise([(0, HiTopK(0.01)), (13, Torus2D())])."
+        )
 
     @property
     def residual(self) -> Memory:

@@ -173,6 +173,18 @@ def test_variables_that_are_made_outside_the_scope_are_named(strategy, built):
         model.fit(np.ones([BATCH, 1]), np.ones([BATCH, 1]), verbose=0)
 
 
+def test_optimizers_that_are_made_outside_the_scope_are_named(strategy):
+    def fit(optimizer):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+            model.compile(optimizer, "mse")
+        return model.fit(np.ones([BATCH, 1]), np.ones([BATCH, 1]), verbose=0)
+
+    with pytest.raises(ValueError, match="Adam was made outside strategy.scope"):
+        fit(keras.optimizers.Adam())
+    assert fit(keras.optimizers.SGD())  # which keeps nothing beside variables
+
+
 def test_a_generator_that_a_dataset_makes(comm, strategy):
     """By drawing in its functions before anybody else draws."""
     keras.utils.clear_session()

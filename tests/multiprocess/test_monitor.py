@@ -352,7 +352,10 @@ def test_dense_schemes_have_nothing_to_describe(strategy):
     assert "imbalance" in logs and "sparse_part" not in logs and "applied_density" not in logs
 
 
-BAD = [{"update_freq": 0}, {"update_freq": "batch"}, {"trace_steps": (2, 2)}, {"scheme_freq": 0}]
+BAD = [
+    {"update_freq": 0}, {"update_freq": "batch"}, {"trace_steps": (2, 2)}, {"trace_steps": 5},
+    {"scheme_freq": 0},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD)

@@ -261,6 +261,9 @@ def test_units_and_schemes_are_checked():
     with pytest.raises(ValueError, match="has exact phases alone"):
         Piecewise([(0, HiTopK()), (1, exact)])
     assert Piecewise([(0, Dense()), (1, exact)])  # all states are empty there
+    for unpaired in (0, (0, HiTopK()), [(0, HiTopK(), Dense())]):
+        with pytest.raises(TypeError, match=r"phases=.*must be a list of pairs"):
+            Piecewise(unpaired)
     with pytest.raises(TypeError, match="'torus2d' is not a Communication"):
         Piecewise([(0, Dense()), (1, "torus2d")])
     with pytest.raises(TypeError, match="'hitopk' is not a Communication"):

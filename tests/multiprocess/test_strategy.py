@@ -336,6 +336,11 @@ def test_jit_compile(strategy, topology, keras):
         model.fit(x, y, verbose=0)
 
 
+def test_the_scheme_is_not_assigned(strategy):
+    with pytest.raises(AttributeError, match=r"communication = 'hitopk'.*Piecewise\("):
+        strategy.communication = "hitopk"
+
+
 def test_jit_compile_auto(strategy):
     import keras
 

@@ -19,6 +19,10 @@ from tf_sparse_strategy.cost_model import Cost, LinkModel
 
 _SCHEMES = (DGC, Auto, Dense, Float16, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
 _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
+_WITH_ARGUMENTS = {
+    "guarded": "tss.communication.Guarded(HiTopK(0.01))",
+    "piecewise": "tss.communication.Piecewise([(0, HiTopK(0.01)), (13, Torus2D())])",
+}
 
 
 def get(communication: str | Communication) -> Communication:
@@ -48,8 +52,8 @@ def get(communication: str | Communication) -> Communication:
             "instance such as tss.communication.Torus2D()."
         )
     if communication not in _BY_NAME:
-        near = difflib.get_close_matches(communication.lower(), _BY_NAME, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(communication.lower(), [*_BY_NAME, *_WITH_ARGUMENTS], n=1)
+        hint = f" Did you mean {_WITH_ARGUMENTS.get(near[0], repr(near[0]))}?" if near else ""
         raise ValueError(
             f"communication={communication!r} is unknown; allowed are {sorted(_BY_NAME)} or an "
             f"instance of tss.communication.Communication.{hint}"

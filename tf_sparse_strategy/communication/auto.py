@@ -103,7 +103,10 @@ class Auto(Switching):
     measured: _Measured | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        scheme = self._sparse()[0]  # which checks the arguments
+        try:
+            scheme = self._sparse()[0]  # which checks the arguments
+        except ValueError as error:
+            raise ValueError(f"Auto(...): {error}") from None
         object.__setattr__(self, "density", scheme.density)
         object.__setattr__(self, "wire_dtype", scheme.wire_dtype)
         if not 0 <= self.recheck < 1:

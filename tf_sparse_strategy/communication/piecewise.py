@@ -2,6 +2,7 @@
 
 import dataclasses
 import numbers
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -43,7 +44,7 @@ class Piecewise(Switching):
       ValueError: `phases` or `unit` is not as described; `Auto` is a phase, or a `Piecewise` of exact ones
         beside sparse ones; or, when the strategy is made, a phase cannot run there, or phases differ in
         `error_feedback` or in the momentum that they apply.
-      TypeError: a phase's scheme is not a `Communication`.
+      TypeError: `phases` are not pairs, or a phase's scheme is not a `Communication`.
 
     Example:
       >>> import tf_sparse_strategy as tss
@@ -60,7 +61,13 @@ class Piecewise(Switching):
     flush: bool = True
 
     def __post_init__(self):
-        object.__setattr__(self, "phases", tuple((start, scheme) for start, scheme in self.phases))
+        pairs = tuple(self.phases) if isinstance(self.phases, Iterable) else None
+        if pairs is None or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+            raise TypeError(
+                f"Piecewise(phases={self.phases!r}) must be a list of pairs (start, scheme), e.g. "
+                "[(0, HiTopK(0.01)), (13, Torus2D())]."
+            )
+        object.__setattr__(self, "phases", tuple((start, scheme) for start, scheme in pairs))
         starts = [start for start, _ in self.phases]
         whole = all(isinstance(start, numbers.Integral) for start in starts)
         if not whole or starts[:1] != [0] or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):

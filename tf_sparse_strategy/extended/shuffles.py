@@ -81,8 +81,8 @@ def _agree_on_seed(mine: int | None, collectives: Collectives) -> int | None:
     if apart and collectives.topology.rank == 0:
         logging.log(
             logging.INFO if mine is None else logging.WARNING,
-            "%s: in another state on each worker, seeded by %d on all now, so that shuffles agree. Seed them "
-            "(not TensorFlow) after making the strategy if workers are to draw other numbers.",
+            "%s: seeded by %d on all workers, so that shuffles agree; their states differed. Seed them (not "
+            "TensorFlow) after making the strategy if workers are to draw other numbers.",
             " and ".join(apart),
             shared,
         )
