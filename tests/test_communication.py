@@ -53,6 +53,8 @@ def test_a_name_that_is_nearly_known():
         communication.get("HiTopK")
     with pytest.raises(ValueError, match=r"'piecewise' is unknown.*mean tss.communication.Piecewise\("):
         communication.get("piecewise")
+    with pytest.raises(ValueError, match=r"mean tss.communication.Guarded\(HiTopK\(0.01\), limit=2.0\)"):
+        communication.get("guarded")
 
 
 @pytest.mark.parametrize(("wrong", "kind"), [(None, "NoneType"), (3, "int"), (Dense, "class")])

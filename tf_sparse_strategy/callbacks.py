@@ -113,15 +113,15 @@ class CommunicationMonitor(*_callback_classes()):
                 raise ValueError(f"{name}={value!r} must be {other!r} or a positive int.")
         if "://" in str(trace):
             raise ValueError(f"trace={trace!r} must be a path on this machine's disks, e.g. 'trace.json'.")
-        first, end = trace_steps if isinstance(trace_steps, (tuple, list)) else (0, 0)
-        if not 0 <= first < end:
+        is_pair = isinstance(trace_steps, (tuple, list)) and len(trace_steps) == 2
+        if not is_pair or not 0 <= trace_steps[0] < trace_steps[1]:
             raise ValueError(
                 f"trace_steps={trace_steps} must be (first, end) with 0 <= first < end, e.g. (10, 20)."
             )
         self._log_dir = log_dir
         self._update_freq = update_freq
         self._trace_path = trace
-        self._trace_steps = range(first, end)
+        self._trace_steps = range(*trace_steps)
         self._scheme_freq = scheme_freq
         self._works_per_batch = update_freq != "epoch" or trace is not None
         self._strategy = self._writer = self._recorder = self._schemes = None

@@ -260,9 +260,11 @@ def _update_chunks(original, optimizer, grads, variables, learning_rate):
             original(optimizer, *zip(*others, strict=True), learning_rate)
 
 
-def _decay_whole_variables(original, optimizer, variables):
+def _decay_whole_variables(original, optimizer, variables, *args, **kwargs):
     update = _chunked_update(in_replica_of_ours(), optimizer)
-    return original(optimizer, [v for v in variables if update is None or not update.divides(v)])
+    wholes = variables if update is None else [v for v in variables if not update.divides(v)]
+    if len(wholes) > 0:
+        original(optimizer, wholes, *args, **kwargs)
 
 
 def _clip_sums(optimizer, gradients, variables):

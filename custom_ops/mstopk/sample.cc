@@ -17,7 +17,7 @@ constexpr int64_t kMaxSample = 1 << 18;
 constexpr int64_t kSampleShare = 512;  // n / kSampleShare elements, within the limits above
 constexpr int64_t kBatch = 64;         // pieces that are on their way from memory at once
 constexpr int64_t kBatches = 16;       // that take longer than a thread to wake
-constexpr double kLikelyDeviations = 2;  // too few one time in forty: what has lost is written back then
+constexpr double kLikelyDeviations = 2;  // where they were too few, what has lost is written back
 
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;

@@ -354,7 +354,7 @@ def test_dense_schemes_have_nothing_to_describe(strategy):
 
 BAD = [
     {"update_freq": 0}, {"update_freq": "batch"}, {"trace_steps": (2, 2)}, {"trace_steps": 5},
-    {"scheme_freq": 0},
+    {"trace_steps": (1, 2, 3)}, {"scheme_freq": 0},
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tf_sparse_strategy.cost_model import Cost, LinkModel
 _SCHEMES = (DGC, Auto, Dense, Float16, GTopK, HiTopK, OkTopK, ShardedTopK, TopKAllGather, Torus2D)
 _BY_NAME = {scheme.__name__.lower(): scheme for scheme in _SCHEMES}
 _WITH_ARGUMENTS = {
-    "guarded": "tss.communication.Guarded(HiTopK(0.01))",
+    "guarded": "tss.communication.Guarded(HiTopK(0.01), limit=2.0)",
     "piecewise": "tss.communication.Piecewise([(0, HiTopK(0.01)), (13, Torus2D())])",
 }
 
