@@ -35,7 +35,7 @@ struct Guess {
   KeyRange range;        // the k-th largest key is very probably in [low, high]
   double expected;       // elements expected at or above range.low
   double expected_ties;  // elements expected at exactly range.low
-  uint32_t likely;       // keys above probably are among the k largest; nearer than range.high but for small k
+  uint32_t likely;       // keys above are probably among the k largest; range.high where k is small
 };
 
 // Guesses for k of n elements, 0 < k <= n. A wrong guess costs the caller time, never correctness.
