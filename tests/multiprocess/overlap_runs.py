@@ -47,12 +47,11 @@ def trained(strategy, optimizer, build=oracle.mlp, epochs=2, steps=1, callbacks=
     return oracle.outcome(model, history, **slots)
 
 
-def compare(comm, strategies, *args, **kwargs):
+def compare(comm, strategies, *args, tolerance=1e-6, **kwargs):
     """To the bit between two workers, where a sum has one order only."""
     without, with_overlap = (trained(s, *args, **kwargs) for s in strategies)
     assert without.keys() == with_overlap.keys()
-    exact = comm.topology.num_workers <= 2
-    limit = 0 if exact else 1e-10 if keras.config.floatx() == "float64" else 1e-6
+    limit = 0 if comm.topology.num_workers <= 2 else tolerance
     for name, value in without.items():
         np.testing.assert_allclose(with_overlap[name], value, rtol=limit, atol=limit, err_msg=name)
     return with_overlap

@@ -34,9 +34,8 @@ def test_same_as_without(comm, strategies, optimizer):
     compare(comm, strategies, optimizer)
 
 
-@pytest.mark.usefixtures("tolerance")  # BatchNormalization makes more of rounding from step to step
-def test_several_steps_per_call(comm, strategies):
-    compare(comm, strategies, nesterov, steps=4, build=shared_layers)
+def test_several_steps_per_call(comm, strategies, tolerance):
+    compare(comm, strategies, nesterov, steps=4, build=shared_layers, tolerance=tolerance)
 
 
 def test_gradient_accumulation(comm, strategies):
